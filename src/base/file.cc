@@ -1,0 +1,125 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/unique_fd.h"
+
+namespace base {
+namespace {
+
+struct OpenedFile {
+  UniqueFd fd;
+  std::uint64_t size = 0;
+};
+
+Result<OpenedFile> OpenRegular(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) {
+    return Fail(ErrorKind::kIo, "cannot open '{}': {}", path, std::strerror(errno));
+  }
+  struct stat status = {};
+  if (::fstat(fd.get(), &status) != 0) {
+    return Fail(ErrorKind::kIo, "cannot stat '{}': {}", path, std::strerror(errno));
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return Fail(ErrorKind::kIo, "'{}' is not a regular file", path);
+  }
+  return OpenedFile{std::move(fd), static_cast<std::uint64_t>(status.st_size)};
+}
+
+Result<void> WriteAll(int fd, std::string_view content, const std::string& path) {
+  while (!content.empty()) {
+    const ssize_t written = ::write(fd, content.data(), content.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return Fail(ErrorKind::kIo, "cannot write '{}': {}", path, std::strerror(errno));
+    }
+    content.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> ReadFile(const std::string& path, Bytes limit) {
+  auto file = OpenRegular(path);
+  if (!file) return Forward(file);
+  if (Bytes(file->size) > limit) {
+    return Fail(ErrorKind::kIo, "'{}' has {}, more than the {} accepted here", path,
+                FormatBytes(Bytes(file->size)), FormatBytes(limit));
+  }
+  std::string content(file->size, '\0');
+  std::size_t done = 0;
+  while (done < content.size()) {
+    const ssize_t got = ::read(file->fd.get(), content.data() + done, content.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Fail(ErrorKind::kIo, "cannot read '{}': {}", path, std::strerror(errno));
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  content.resize(done);
+  return content;
+}
+
+Result<void> WriteFileAtomically(const std::string& path, std::string_view content) {
+  std::string temporary = path + ".XXXXXX";
+  UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
+  if (!fd.valid()) {
+    return Fail(ErrorKind::kIo, "cannot create a file beside '{}': {}", path, std::strerror(errno));
+  }
+  auto written = WriteAll(fd.get(), content, temporary);
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  if (written && (::fchmod(fd.get(), 0666 & ~mask) != 0 || ::fsync(fd.get()) != 0 ||
+                  ::rename(temporary.c_str(), path.c_str()) != 0)) {
+    written = Fail(ErrorKind::kIo, "cannot write '{}': {}", path, std::strerror(errno));
+  }
+  if (!written) ::unlink(temporary.c_str());
+  return written;
+}
+
+Result<MappedFile> MappedFile::Open(const std::string& path) {
+  auto file = OpenRegular(path);
+  if (!file) return Forward(file);
+  MappedFile mapped;
+  mapped.path_ = path;
+  if (file->size == 0) return mapped;
+  void* address = ::mmap(nullptr, file->size, PROT_READ, MAP_SHARED, file->fd.get(), 0);
+  if (address == MAP_FAILED) {
+    return Fail(ErrorKind::kIo, "cannot map '{}': {}", path, std::strerror(errno));
+  }
+  mapped.bytes_ = {static_cast<const std::byte*>(address), file->size};
+  return mapped;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : bytes_(std::exchange(other.bytes_, {})), path_(std::move(other.path_)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(bytes_, other.bytes_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+void MappedFile::ReleasePages(std::size_t offset, std::size_t size) const {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  offset = std::min(offset, bytes_.size());
+  const std::size_t end = (offset + std::min(size, bytes_.size() - offset)) / page * page;
+  const std::size_t begin = (offset + page - 1) / page * page;
+  if (begin >= end) return;
+  ::madvise(const_cast<std::byte*>(bytes_.data()) + begin, end - begin, MADV_DONTNEED);
+}
+
+}  // namespace base

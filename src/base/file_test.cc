@@ -1,0 +1,69 @@
+#include "base/file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <utility>
+
+namespace base {
+namespace {
+
+class FileTest : public ::testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string Path(const char* name) const { return folder_ / name; }
+
+  std::filesystem::path folder_ =
+      std::filesystem::path(::testing::TempDir()) /
+      ::testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+TEST_F(FileTest, WritesAndReadsBack) {
+  ASSERT_TRUE(WriteFileAtomically(Path("a"), "one"));
+  ASSERT_TRUE(WriteFileAtomically(Path("a"), "two"));
+  auto content = ReadFile(Path("a"), Bytes(3));
+  ASSERT_TRUE(content);
+  EXPECT_EQ(*content, "two");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1)
+      << "a temporary file was left behind";
+}
+
+TEST_F(FileTest, FailedWriteLeavesNothingBehind) {
+  std::filesystem::create_directory(Path("taken"));
+  auto written = WriteFileAtomically(Path("taken"), "x");
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().kind, ErrorKind::kIo);
+  EXPECT_NE(written.error().message.find(Path("taken")), std::string::npos);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(FileTest, RefusesWhatIsMissingTooLargeOrNotRegular) {
+  ASSERT_TRUE(WriteFileAtomically(Path("a"), "1234"));
+  EXPECT_FALSE(ReadFile(Path("missing"), Bytes(10)));
+  EXPECT_FALSE(ReadFile(Path("a"), Bytes(3)));
+  EXPECT_FALSE(ReadFile(folder_, Bytes(10)));
+  ASSERT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);
+  EXPECT_FALSE(ReadFile(Path("fifo"), Bytes(10)));
+  EXPECT_FALSE(MappedFile::Open(Path("fifo")));
+}
+
+TEST_F(FileTest, MapsAndKeepsItsAddressWhenMoved) {
+  ASSERT_TRUE(WriteFileAtomically(Path("a"), "12345"));
+  auto mapped = MappedFile::Open(Path("a"));
+  ASSERT_TRUE(mapped);
+  const std::byte* address = mapped->bytes().data();
+  MappedFile moved = std::move(*mapped);
+  EXPECT_EQ(moved.bytes().data(), address);
+  ASSERT_EQ(moved.bytes().size(), 5u);
+  moved.ReleasePages(0, 5);
+  EXPECT_EQ(moved.bytes()[4], std::byte{'5'});
+  ASSERT_TRUE(WriteFileAtomically(Path("empty"), ""));
+  auto empty = MappedFile::Open(Path("empty"));
+  ASSERT_TRUE(empty);
+  EXPECT_TRUE(empty->bytes().empty());
+}
+
+}  // namespace
+}  // namespace base
