@@ -41,13 +41,13 @@
 namespace moe {
 
 struct ExpertBatch {
-  LayerId layer;
-  std::size_t num_rows = 0;  // may be 0
-  std::size_t num_used = 0;  // slots a row: the router's top-k
-  std::size_t n_embd = 0;    // width of a row
-  const float* rows = nullptr;         // [num_rows, n_embd], normed hidden rows
-  const std::int32_t* ids = nullptr;   // [num_rows, num_used], each 0 to num_experts - 1
-  const float* weights = nullptr;      // [num_rows, num_used]
+  LayerId layer{};
+  std::size_t num_rows = 0;           // may be 0
+  std::size_t num_used = 0;           // slots a row: the router's top-k
+  std::size_t n_embd = 0;             // width of a row
+  const float* rows = nullptr;        // [num_rows, n_embd], normed hidden rows
+  const std::int32_t* ids = nullptr;  // [num_rows, num_used], each 0 to num_experts - 1
+  const float* weights = nullptr;     // [num_rows, num_used]
 };
 
 // This thread of a team of `count`.
@@ -65,6 +65,7 @@ enum class PartForm {
 struct ExpertPart {
   PartForm form = PartForm::kPairs;
   // kPairs: [num_rows, num_used] pointers to n_embd floats each, nullptr for pairs it does not own.
+  // May itself be nullptr when it owns no pair of this batch.
   const float* const* pairs = nullptr;
   // kSums: [num_rows, n_embd]; nullptr when it owns no pair of this batch.
   const float* sums = nullptr;
@@ -90,8 +91,12 @@ class MoeExpertCompute {
 };
 
 // out[r] = the weighted sum of all parts: pairs in slot order, then sums in the order of `parts`.
-// `thread` writes its contiguous share of the rows' columns. `out` is [num_rows, n_embd]. The
-// result does not depend on the team's size.
+// Each output element starts at +0; for each pair the product weight * y is rounded to float and
+// then added (a multiplication and an addition, never a fused one); each sum is added as it is. So
+// the bits do not depend on compiler, instruction set, team size or which owner holds a pair.
+// `thread` writes its contiguous share of the elements; `out` is [num_rows, n_embd] and is wholly
+// overwritten by the team. A pair that two parts hold is taken from the first of them; a row that
+// no part holds anything of becomes zero.
 void CombineParts(const ExpertBatch& batch, std::span<const ExpertPart> parts, TeamThread thread,
                   float* out);
 

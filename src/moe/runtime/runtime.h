@@ -54,9 +54,9 @@ class ExpertSplitRuntime {
   std::size_t num_targets_ = 0;
   std::uint64_t plan_fingerprint_ = 0;
   std::uint64_t generation_ = 0;
-  std::vector<Place> places_;            // [num_layers, num_experts]
-  std::vector<ExpertId> by_owner_;       // [num_layers, num_experts], grouped by owner
-  std::vector<std::uint32_t> begin_;     // [num_layers, num_targets + 1] into a layer's group
+  std::vector<Place> places_;         // [num_layers, num_experts]
+  std::vector<ExpertId> by_owner_;    // [num_layers, num_experts], grouped by owner
+  std::vector<std::uint32_t> begin_;  // [num_layers, num_targets + 1] into a layer's group
 };
 
 }  // namespace moe
