@@ -13,3 +13,10 @@ find_library(GGML_BASE_LIBRARY ggml-base REQUIRED)
 add_library(ggml_system INTERFACE)
 target_include_directories(ggml_system SYSTEM INTERFACE "${GGML_INCLUDE_DIR}")
 target_link_libraries(ggml_system INTERFACE "${GGML_LIBRARY}" "${GGML_BASE_LIBRARY}")
+
+# Tokeniser and samplers only; libllama computes nothing here.
+find_path(LLAMA_INCLUDE_DIR llama.h REQUIRED)
+find_library(LLAMA_LIBRARY llama REQUIRED)
+add_library(llama_system INTERFACE)
+target_include_directories(llama_system SYSTEM INTERFACE "${LLAMA_INCLUDE_DIR}")
+target_link_libraries(llama_system INTERFACE "${LLAMA_LIBRARY}")

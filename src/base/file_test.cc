@@ -15,9 +15,8 @@ class FileTest : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
   std::string Path(const char* name) const { return folder_ / name; }
 
-  std::filesystem::path folder_ =
-      std::filesystem::path(::testing::TempDir()) /
-      ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) /
+                                  ::testing::UnitTest::GetInstance()->current_test_info()->name();
 };
 
 TEST_F(FileTest, WritesAndReadsBack) {

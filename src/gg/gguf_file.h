@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <expected>
 #include <map>
 #include <optional>
 #include <span>
@@ -22,13 +23,18 @@
 
 namespace gg {
 
+// `text` for a one-line message: control characters escaped, cut after 96 bytes.
+std::string Printable(std::string_view text);
+// "[256, 128]", in ggml order.
+std::string FormatShape(std::span<const std::uint64_t> shape);
+
 struct GgufTensor {
   std::string name;
-  int type = 0;                       // a ggml_type that this ggml knows
-  std::vector<std::uint64_t> shape;   // 1 to 4 dimensions, ggml order: shape[0] is contiguous
-  std::size_t shard = 0;              // index of the file that holds it
-  std::uint64_t offset = 0;           // of its first byte in that file
-  base::Bytes bytes;                  // whole tensor; offset + bytes lies inside the file
+  int type = 0;                      // a ggml_type that this ggml knows
+  std::vector<std::uint64_t> shape;  // 1 to 4 dimensions, ggml order: shape[0] is contiguous
+  std::size_t shard = 0;             // index of the file that holds it
+  std::uint64_t offset = 0;          // of its first byte in that file
+  base::Bytes bytes;                 // whole tensor; offset + bytes lies inside the file
 };
 
 class GgufFile {
@@ -38,8 +44,8 @@ class GgufFile {
   using Value = std::variant<std::int64_t, std::uint64_t, double, bool, std::string, Array>;
 
   // Opens and maps `path`; with split.count > 1 (`path` must then be the first shard) also the
-  // shards beside it. Errors: kCorruptModel, one line naming the file, the key or tensor and what is
-  // wrong: missing, not GGUF, unknown version, cut off, a length or count beyond the file, a
+  // shards beside it. Errors: kCorruptModel, one line naming the file, the key or tensor and what
+  // is wrong: missing, not GGUF, unknown version, cut off, a length or count beyond the file, a
   // duplicate key or tensor, an unknown type, a shape that its type's block size does not divide,
   // an offset that is misaligned or reaches beyond the end, overlapping tensors, a shard missing or
   // not of this model.
@@ -76,6 +82,10 @@ class GgufFile {
 
  private:
   GgufFile() = default;
+
+  base::Result<void> AddTensors(std::vector<GgufTensor> tensors);
+  base::Result<const Value*> Find(std::string_view key) const;
+  std::unexpected<base::Error> WrongType(std::string_view key, std::string_view expected) const;
 
   std::string name_;
   std::map<std::string, Value, std::less<>> values_;

@@ -52,8 +52,8 @@ enum class CapacityPolicy {
 
 struct TargetCapacity {
   CapacityPolicy policy = CapacityPolicy::kAuto;
-  base::Bytes bytes;              // kBytes
-  std::uint64_t percent_e6 = 0;   // kPercent: millionths of a percent, 0 to 100'000'000
+  base::Bytes bytes;             // kBytes
+  std::uint64_t percent_e6 = 0;  // kPercent: millionths of a percent, 0 to 100'000'000
 
   friend bool operator==(const TargetCapacity&, const TargetCapacity&) = default;
 };
@@ -73,9 +73,7 @@ struct ExpertSplitTarget {
   std::string name;
 
   // Units computed by this process's CPU threads (kCpu, kNuma).
-  bool in_process_cpu() const {
-    return place == TargetPlace::kCpu || place == TargetPlace::kNuma;
-  }
+  bool in_process_cpu() const { return place == TargetPlace::kCpu || place == TargetPlace::kNuma; }
   // May be the primary: everything but worker, unix and rpc.
   bool can_be_primary() const { return in_process_cpu() || place == TargetPlace::kDevice; }
 
