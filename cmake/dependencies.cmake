@@ -1,6 +1,7 @@
 # Everything the project links, from the system. Versions: docs/architecture.md, "Platform".
 
 find_package(Threads REQUIRED)
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 2.3 REQUIRED)
 find_package(spdlog REQUIRED)

@@ -10,7 +10,8 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 # Warnings, sanitizers and include path of our own code; foreign headers are SYSTEM.
 function(expert_split_configure target)
   target_include_directories(${target} PUBLIC "${PROJECT_SOURCE_DIR}/src")
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion
+                         -Wno-missing-field-initializers)
   if(EXPERT_SPLIT_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
@@ -74,4 +75,18 @@ function(expert_split_fuzz name)
     add_test(NAME ${name} COMMAND ${name} "${arg_CORPUS}")
   endif()
   set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 300)
+endfunction()
+
+# expert_split_model(NAME OPTION...)
+# A generated model for tests, build/PRESET/models/NAME.gguf, made by tools/make_model.py with these
+# options when it or the tool has changed. Tests that read it: add_dependencies(TEST model_NAME).
+function(expert_split_model name)
+  set(file "${CMAKE_BINARY_DIR}/models/${name}.gguf")
+  file(GLOB tool CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tools/*.py")
+  file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/models")
+  add_custom_command(OUTPUT "${file}"
+    COMMAND "${Python3_EXECUTABLE}" -B "${PROJECT_SOURCE_DIR}/tools/make_model.py" ${ARGN}
+            --out "${file}"
+    DEPENDS ${tool} VERBATIM COMMENT "Making test model ${name}.gguf")
+  add_custom_target(model_${name} DEPENDS "${file}")
 endfunction()

@@ -16,9 +16,9 @@ namespace moe {
 
 // Which model a plan or profile was made for.
 struct ModelIdentity {
-  std::string architecture;   // general.architecture, for example "qwen35moe"
-  std::string name;           // general.name, or empty
-  std::string quantisation;   // general.file_type by name, for example "Q4_K_M"
+  std::string architecture;       // general.architecture, for example "qwen35moe"
+  std::string name;               // general.name, or empty
+  std::string quantisation;       // general.file_type by name, for example "Q4_K_M"
   std::uint32_t num_layers = 0;   // layers with routed experts
   std::uint32_t num_experts = 0;  // routed experts a layer
   // Over every tensor's name, type and shape, in file order: the same for two files only when they
@@ -51,9 +51,9 @@ struct LayerShape {
 
 struct ModelShape {
   ModelIdentity identity;
-  std::uint32_t num_experts = 0;       // routed experts a layer, at least 1
-  std::uint32_t experts_per_token = 0; // the router's top-k, 1 to num_experts
-  std::vector<LayerShape> layers;      // [identity.num_layers], in block order
+  std::uint32_t num_experts = 0;        // routed experts a layer, at least 1
+  std::uint32_t experts_per_token = 0;  // the router's top-k, 1 to num_experts
+  std::vector<LayerShape> layers;       // [identity.num_layers], in block order
 
   std::size_t num_units() const { return layers.size() * num_experts; }
   base::Bytes unit_bytes(LayerId layer) const { return layers[layer.index()].unit.total(); }

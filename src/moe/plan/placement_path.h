@@ -21,7 +21,8 @@ std::string_view PlacementPathName(PlacementPath path);
 PlacementPath PathOf(const ExpertSplitPlan& plan, const ExpertSplitTargetConfig& config);
 
 // The one line by which plan, run and serve show a placement:
-//   [expert-split] plan cuda:0=5861|cpu=24859 units=30720 path=hot-cold fingerprint=0123456789abcdef
+//   [expert-split] plan cuda:0=5861|cpu=24859 units=30720 path=hot-cold
+//   fingerprint=0123456789abcdef
 std::string PlacementLine(const ExpertSplitPlan& plan, PlacementPath path);
 
 }  // namespace moe

@@ -1,0 +1,69 @@
+// A ModelBackend for tests whose logits are a simple function of a slot's history.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "model/backend.h"
+
+namespace engine {
+
+// After tokens t0 … tn the likeliest next token is (t0 + … + tn) mod vocabulary size; logits fall
+// with the distance from it.
+class FakeBackend : public model::ModelBackend {
+ public:
+  FakeBackend(std::size_t vocab_size, std::size_t context_length, std::size_t max_batch_rows)
+      : vocab_size_(vocab_size), context_length_(context_length), max_batch_rows_(max_batch_rows) {}
+
+  static std::size_t Likeliest(const std::vector<std::int32_t>& history, std::size_t vocab_size) {
+    std::size_t sum = 0;
+    for (const std::int32_t token : history) sum += static_cast<std::size_t>(token);
+    return sum % vocab_size;
+  }
+
+  std::size_t num_slots() const override { return 1; }
+  std::size_t context_length() const override { return context_length_; }
+  std::size_t max_batch_rows() const override { return max_batch_rows_; }
+  std::size_t vocab_size() const override { return vocab_size_; }
+  std::size_t slot_length(std::uint32_t) const override { return history_.size(); }
+
+  base::Result<std::span<const float>> Evaluate(std::span<const model::BatchRow> rows,
+                                                std::stop_token stop) override {
+    if (stop.stop_requested()) return base::Fail(base::ErrorKind::kCancelled, "stopped");
+    if (rows.empty() || rows.size() > max_batch_rows_) {
+      return base::Fail(base::ErrorKind::kInvalidInput, "{} rows", rows.size());
+    }
+    batch_sizes.push_back(rows.size());
+    logits_.clear();
+    for (const model::BatchRow& row : rows) {
+      if (row.position != history_.size()) {
+        return base::Fail(base::ErrorKind::kInvalidInput, "position {}", row.position);
+      }
+      history_.push_back(row.token);
+      if (!row.wants_logits) continue;
+      const auto likeliest = static_cast<float>(Likeliest(history_, vocab_size_));
+      for (std::size_t t = 0; t < vocab_size_; ++t) {
+        logits_.push_back(-0.1F * std::abs(static_cast<float>(t) - likeliest));
+      }
+    }
+    return std::span<const float>(logits_);
+  }
+
+  void ClearSlot(std::uint32_t) override { history_.clear(); }
+  base::Result<void> CopySlot(std::uint32_t, std::uint32_t) override { return {}; }
+  void SetThreads(std::size_t) override {}
+  std::uint64_t graphs_built() const override { return 0; }
+  std::vector<model::ExpertCounter> expert_counters() const override { return {}; }
+
+  std::vector<std::size_t> batch_sizes;  // rows of each Evaluate
+
+ private:
+  std::size_t vocab_size_;
+  std::size_t context_length_;
+  std::size_t max_batch_rows_;
+  std::vector<std::int32_t> history_;
+  std::vector<float> logits_;
+};
+
+}  // namespace engine
