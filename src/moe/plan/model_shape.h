@@ -16,7 +16,7 @@ namespace moe {
 
 // Which model a plan or profile was made for.
 struct ModelIdentity {
-  std::string architecture;       // general.architecture, for example "qwen35moe"
+  std::string architecture;       // general.architecture of the model file
   std::string name;               // general.name, or empty
   std::string quantisation;       // general.file_type by name, for example "Q4_K_M"
   std::uint32_t num_layers = 0;   // layers with routed experts
