@@ -138,21 +138,6 @@ class Fnv1a {
 
 }  // namespace
 
-std::string Printable(std::string_view text) {
-  constexpr std::size_t kLimit = 96;
-  std::string printable;
-  for (const char c : text.substr(0, kLimit)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) {
-      printable += std::format("\\x{:02x}", byte);
-    } else {
-      printable += c;
-    }
-  }
-  if (text.size() > kLimit) printable += "...";
-  return printable;
-}
-
 std::string FormatShape(std::span<const std::uint64_t> shape) {
   std::string text = "[";
   for (std::size_t i = 0; i < shape.size(); ++i) {

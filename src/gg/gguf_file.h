@@ -23,8 +23,6 @@
 
 namespace gg {
 
-// `text` for a one-line message: control characters escaped, cut after 96 bytes.
-std::string Printable(std::string_view text);
 // "[256, 128]", in ggml order.
 std::string FormatShape(std::span<const std::uint64_t> shape);
 

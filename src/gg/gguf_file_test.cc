@@ -328,10 +328,5 @@ TEST_F(GgufOpenTest, RefusesShardsThatAreMissingOrOfAnotherModel) {
   EXPECT_THAT(Refusal(Shard(0, 2, "a").Build()), HasSubstr("one of 2 shards"));
 }
 
-TEST(GgufFileTest, PrintableEscapesAndShortens) {
-  EXPECT_EQ(Printable("a\nb"), "a\\x0ab");
-  EXPECT_EQ(Printable(std::string(200, 'x')), std::string(96, 'x') + "...");
-}
-
 }  // namespace
 }  // namespace gg

@@ -12,6 +12,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/quote.h"
+
 namespace gg {
 namespace {
 
@@ -149,14 +151,14 @@ class Parser {
     auto key = ReadString();
     if (!key) return CutOff(std::format("the name of key {}", index));
     if (key->size() > kMaxKeyBytes || !IsPlainName(*key)) {
-      return Corrupt("key {} has no usable name: '{}'", index, Printable(*key));
+      return Corrupt("key {} has no usable name: {}", index, base::Quote(*key));
     }
     const auto type = Read<std::uint32_t>();
-    if (!type) return CutOff(std::format("the type of key {}", Printable(*key)));
+    if (!type) return CutOff(std::format("the type of key {}", base::Quote(*key)));
     auto value = ReadValue(*key, static_cast<ValueType>(*type));
     if (!value) return Forward(value);
     const auto [place, inserted] = contents_.values.emplace(*std::move(key), *std::move(value));
-    if (!inserted) return Corrupt("key {} appears twice", Printable(place->first));
+    if (!inserted) return Corrupt("key {} appears twice", base::Quote(place->first));
     return {};
   }
 
@@ -196,7 +198,7 @@ class Parser {
 
   Result<GgufFile::Value> ReadValue(const std::string& key, ValueType type) {
     if (type > ValueType::kFloat64) {
-      return Corrupt("key {} has unknown type {}", Printable(key), std::to_underlying(type));
+      return Corrupt("key {} has unknown type {}", base::Quote(key), std::to_underlying(type));
     }
     if (type == ValueType::kArray) return ReadArray(key);
     std::optional<GgufFile::Value> value;
@@ -205,13 +207,13 @@ class Parser {
         value.emplace(std::in_place_type<std::string>, *std::move(text));
     } else if (type == ValueType::kBool) {
       if (const auto flag = Read<std::uint8_t>()) {
-        if (*flag > 1) return Corrupt("key {} is a flag of value {}", Printable(key), *flag);
+        if (*flag > 1) return Corrupt("key {} is a flag of value {}", base::Quote(key), *flag);
         value.emplace(std::in_place_type<bool>, *flag == 1);
       }
     } else {
       value = ReadNumber(type);
     }
-    if (!value) return CutOff(std::format("key {}", Printable(key)));
+    if (!value) return CutOff(std::format("key {}", base::Quote(key)));
     return *std::move(value);
   }
 
@@ -236,21 +238,21 @@ class Parser {
   Result<GgufFile::Value> ReadArray(const std::string& key) {
     const auto type = Read<std::uint32_t>();
     const auto count = Read<std::uint64_t>();
-    if (!type || !count) return CutOff(std::format("the array {}", Printable(key)));
+    if (!type || !count) return CutOff(std::format("the array {}", base::Quote(key)));
     const auto element = static_cast<ValueType>(*type);
     if (element == ValueType::kArray) {
-      return Corrupt("key {} is an array of arrays, which no model needs", Printable(key));
+      return Corrupt("key {} is an array of arrays, which no model needs", base::Quote(key));
     }
     if (element > ValueType::kFloat64) {
-      return Corrupt("key {} is an array of unknown type {}", Printable(key), *type);
+      return Corrupt("key {} is an array of unknown type {}", base::Quote(key), *type);
     }
     if (*count > remaining() / ElementBytes(element)) {
-      return Corrupt("key {} announces {} elements, more than the file holds", Printable(key),
+      return Corrupt("key {} announces {} elements, more than the file holds", base::Quote(key),
                      *count);
     }
     auto array = ReadElements(element, *count);
     if (!array) {
-      return Corrupt("key {} holds an element that is cut off or out of range", Printable(key));
+      return Corrupt("key {} holds an element that is cut off or out of range", base::Quote(key));
     }
     return GgufFile::Value(std::in_place_type<GgufFile::Array>, *std::move(array));
   }
@@ -341,7 +343,7 @@ class Parser {
     auto name = ReadString();
     if (!name) return CutOff(std::format("the name of tensor {}", index));
     if (name->size() >= kMaxGgufNameBytes || !IsPlainName(*name)) {
-      return Corrupt("tensor {} has no usable name: '{}'", index, Printable(*name));
+      return Corrupt("tensor {} has no usable name: {}", index, base::Quote(*name));
     }
     tensor.name = *std::move(name);
     const auto dimensions = Read<std::uint32_t>();

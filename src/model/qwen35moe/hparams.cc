@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/quote.h"
+
 namespace model::qwen35moe {
 namespace {
 
@@ -178,7 +180,7 @@ void ReadRopeScaling(KeyReader& keys, const Hparams& hparams, RopeParameters& ro
     type = *std::move(given);
   }
   if (type != "none" && type != "linear" && type != "yarn") {
-    return keys.Refused("rope.scaling.type", type, "none, linear or yarn");
+    return keys.Refused("rope.scaling.type", base::Quote(type), "none, linear or yarn");
   }
   const float factor = keys.OptionalFloat("rope.scaling.factor", 0.0F);
   if (factor < 0.0F) return keys.Refused("rope.scaling.factor", factor, "0 (unused) or more");

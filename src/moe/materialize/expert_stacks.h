@@ -23,6 +23,7 @@ struct ExpertStack {
   std::size_t shard = 0;         // index of the file that holds it
   std::uint64_t offset = 0;      // of expert 0 in that file
   base::Bytes bytes_per_expert;  // expert e starts at offset + e * bytes_per_expert
+  std::string scale = {};        // F32 tensor of [num_experts] factors on the outputs, or empty
 };
 
 struct LayerStacks {
