@@ -179,15 +179,17 @@ base::Result<std::vector<std::optional<Bytes>>> ResolveCapacities(const Capacity
   std::vector<std::optional<Bytes>> capacities(targets.size());
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (i != primary) budgets.Charge(i, request.owner_buffers);
-    capacities[i] = FixedCapacity(targets[i].capacity, request.unit_bytes);
+    const std::optional<Bytes> fixed = FixedCapacity(targets[i].capacity, request.unit_bytes);
     // No plan puts more than the model on a target, whatever it may own.
-    if (capacities[i]) budgets.Charge(i, std::min(*capacities[i], request.unit_bytes));
+    if (fixed) budgets.Charge(i, std::min(*fixed, request.unit_bytes));
+    capacities[i] = fixed;
   }
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (capacities[i]) continue;
+    if (targets[i].capacity.policy != CapacityPolicy::kAuto) continue;
     if (IsHostItself(targets[i]) && request.cpu_units == CpuUnits::kMapped) continue;
-    capacities[i] = std::min(budgets.left(i), request.unit_bytes);
-    budgets.Charge(i, *capacities[i]);
+    const Bytes left = std::min(budgets.left(i), request.unit_bytes);
+    budgets.Charge(i, left);
+    capacities[i] = left;
   }
   return capacities;
 }
