@@ -54,14 +54,14 @@ base::Result<void> VerifyTotals(const ModelShape& shape, std::span<const PlanTar
       return Fail(ErrorKind::kCorruptModel,
                   "target {} would own {} bytes of experts, above its capacity of {}; make the "
                   "plan again",
-                  name, bytes[target], capacity->count());
+                  base::Quote(name), bytes[target], capacity->count());
     }
     if (!claims.empty() &&
         (claims[target].units != units[target] || claims[target].bytes.count() != bytes[target])) {
       return Fail(ErrorKind::kCorruptModel,
                   "target {} owns {} units of {} bytes, but the plan says {} of {}; make the plan "
                   "again",
-                  name, units[target], bytes[target], claims[target].units,
+                  base::Quote(name), units[target], bytes[target], claims[target].units,
                   claims[target].bytes.count());
     }
   }

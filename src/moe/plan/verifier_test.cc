@@ -34,7 +34,7 @@ TEST_F(VerifierTest, AcceptsAPlanFilledToItsLastByte) {
 TEST_F(VerifierTest, RefusesACapacityExceededByOneByte) {
   ExpectRefused(VerifyPlacement(shape_, std::vector<PlanTarget>{{"cuda:0", Bytes(29)}, {"cpu", {}}},
                                 owners_, {}),
-                "target cuda:0 would own 30 bytes of experts, above its capacity of 29");
+                R"(target "cuda:0" would own 30 bytes of experts, above its capacity of 29)");
 }
 
 TEST_F(VerifierTest, RefusesUnitsWithoutAListedOwner) {
@@ -53,9 +53,9 @@ TEST_F(VerifierTest, RefusesAWrongNumberOfOwners) {
 
 TEST_F(VerifierTest, RefusesSumsThatAreNotExact) {
   const std::vector<ClaimedTotals> byte_off = {{2, Bytes(30)}, {2, Bytes(31)}};
-  ExpectRefused(VerifyPlacement(shape_, targets_, owners_, byte_off), "target cpu");
+  ExpectRefused(VerifyPlacement(shape_, targets_, owners_, byte_off), R"(target "cpu")");
   const std::vector<ClaimedTotals> unit_off = {{1, Bytes(30)}, {2, Bytes(30)}};
-  ExpectRefused(VerifyPlacement(shape_, targets_, owners_, unit_off), "target cuda:0");
+  ExpectRefused(VerifyPlacement(shape_, targets_, owners_, unit_off), R"(target "cuda:0")");
   const std::vector<ClaimedTotals> too_few = {{2, Bytes(30)}};
   ExpectRefused(VerifyPlacement(shape_, targets_, owners_, too_few), "sums for 1 targets");
 }
