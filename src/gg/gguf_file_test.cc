@@ -149,7 +149,7 @@ TEST(GgufFileTest, RefusesBadKeys) {
                                                 Raw(std::uint64_t{1}) + Raw(~std::uint64_t{0})),
               HasSubstr("out of range"));
   EXPECT_THAT(Refusal(GgufBytes().Number("twice", 1).Number("twice", 2).Build()),
-              HasSubstr("twice appears twice"));
+              HasSubstr("\"twice\" appears twice"));
   EXPECT_THAT(Refusal(GgufBytes().Number("", 1).Build()), HasSubstr("no usable name"));
   EXPECT_THAT(Refusal(GgufBytes().Number(std::string("a\0b\nc", 5), 1).Build()),
               HasSubstr("a\\x00b\\x0ac"));
