@@ -12,7 +12,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const moe::LayerShape kLayer = {
       .block = 0, .unit = {.gate = base::Bytes::KiB(512), .up = {}, .down = base::Bytes::KiB(512)}};
-  static const moe::ModelShape kShape = {.identity = {.architecture = "qwen35moe",
+  static const moe::ModelShape kShape = {.identity = {.architecture = "examplemoe",
                                                       .name = "Demo",
                                                       .quantisation = "Q8_0",
                                                       .num_layers = 2,

@@ -71,7 +71,7 @@ base::Result<ModelIdentity> IdentityFromJson(const JsonFields& fields);
 // `identity` as it reads back after having been written.
 ModelIdentity AsWritten(const ModelIdentity& identity);
 
-// `qwen35moe "Name" Q4_K_M, 40 layers x 256 experts, directory 0123456789abcdef`; for messages.
+// `examplemoe "Name" Q4_K_M, 40 layers x 256 experts, directory 0123456789abcdef`; for messages.
 std::string DescribeIdentity(const ModelIdentity& identity);
 
 }  // namespace moe

@@ -98,7 +98,7 @@ TEST_F(PlanFileTest, AnotherProcessMakesTheSameFile) {
 
 TEST_F(PlanFileTest, TheDocumentedExampleIsWhatIsWritten) {
   ModelShape shape = TestShape({1 << 20, 1 << 20}, 8);
-  shape.identity.architecture = "qwen35moe";
+  shape.identity.architecture = "examplemoe";
   shape.identity.name = "Demo";
   shape.identity.quantisation = "Q8_0";
   const Hotness uniform = Hotness::Uniform(shape);

@@ -54,7 +54,7 @@ TEST_F(ProfileFileTest, ReadsBackWhatItWrote) {
 
 TEST_F(ProfileFileTest, TheDocumentedExampleIsWhatIsWritten) {
   ModelIdentity model = shape_.identity;
-  model.architecture = "qwen35moe";
+  model.architecture = "examplemoe";
   model.name = "Demo";
   const auto profile =
       RoutingProfile::FromCounts(model, "wiki.txt", 100, {{90, 60, 30, 20}, {50, 50, 50, 50}});
