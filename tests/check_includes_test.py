@@ -92,6 +92,13 @@ class CheckIncludes(unittest.TestCase):
         self.assert_refused("src/base/a.cc", '"b.h"')
         self.assert_refused("src/base/a.cc", '"../base/b.h"')
 
+    def test_licences_of_single_files(self):
+        self.assert_accepted("src/model/registry.cc", '"model/fake/b.h"')
+        self.assert_refused("src/model/registry.h", '"model/fake/b.h"')
+        self.assert_refused("src/model/registry.cc", '"engine/b.h"')
+        self.assert_accepted("src/model/a_test.cc", '"support/b.h"')
+        self.assert_refused("src/model/a.cc", '"support/b.h"')
+
     def test_a_folder_outside_the_table_is_refused(self):
         self.assertEqual(self.faults({"src/extra/a.h": "int a;\n"}), (1, ["src/extra/a.h:1"]))
 
