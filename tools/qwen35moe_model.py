@@ -88,10 +88,15 @@ MIN_VOCAB = 256 + len(SPECIAL_TOKENS)
 _NORMAL, _CONTROL, _UNUSED = 1, 3, 5
 
 
-def metadata(shape: Shape, options: Options, name: str, file_type: int) -> dict:
-    pads = shape.vocab - MIN_VOCAB
+def vocabulary(size: int) -> tuple[list[str], list[int]]:
+    """Texts and types of `size` tokens: bytes, special tokens, padding."""
+    pads = size - MIN_VOCAB
     tokens = byte_tokens() + SPECIAL_TOKENS + [f"[PAD{MIN_VOCAB + i}]" for i in range(pads)]
-    kinds = [_NORMAL] * 256 + [_CONTROL] * len(SPECIAL_TOKENS) + [_UNUSED] * pads
+    return tokens, [_NORMAL] * 256 + [_CONTROL] * len(SPECIAL_TOKENS) + [_UNUSED] * pads
+
+
+def metadata(shape: Shape, options: Options, name: str, file_type: int) -> dict:
+    tokens, kinds = vocabulary(shape.vocab)
     half = shape.rope_dim // 2
     first = -(-half // 3)
     sections = [first, first, half - 2 * first, 0] if half >= 3 else [half, 0, 0, 0]
