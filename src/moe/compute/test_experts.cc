@@ -56,13 +56,13 @@ struct EncodedRows {
 
 }  // namespace
 
-TestShape ShapeOfType(int type) {
-  TestShape shape;
+TestExpertShape ShapeOfType(int type) {
+  TestExpertShape shape;
   shape.gate_type = shape.up_type = shape.down_type = type;
   return shape;
 }
 
-TestExperts::TestExperts(const TestShape& shape, std::uint32_t seed)
+TestExperts::TestExperts(const TestExpertShape& shape, std::uint32_t seed)
     : shape_(shape), random_(seed), weights_(std::make_shared<ExpertWeights>()) {
   weights_->num_experts = shape.num_experts;
   for (std::size_t l = 0; l < shape.num_layers; ++l) {
@@ -127,7 +127,7 @@ std::span<const float> TestExperts::Down(LayerId layer, ExpertId expert) const {
   return {matrix.decoded.data() + expert.index() * count, count};
 }
 
-TestBatch::TestBatch(const TestShape& shape, std::size_t num_rows, std::size_t num_used,
+TestBatch::TestBatch(const TestExpertShape& shape, std::size_t num_rows, std::size_t num_used,
                      std::uint32_t seed)
     : num_rows_(num_rows), num_used_(num_used), n_embd_(shape.n_embd) {
   std::mt19937 random(seed);

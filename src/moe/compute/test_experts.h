@@ -15,7 +15,7 @@
 
 namespace moe {
 
-struct TestShape {
+struct TestExpertShape {
   std::size_t num_layers = 1;
   std::size_t num_experts = 6;
   std::size_t n_embd = 512;
@@ -28,14 +28,14 @@ struct TestShape {
   int down_type = 0;
 };
 
-TestShape ShapeOfType(int type);
+TestExpertShape ShapeOfType(int type);
 
 // Random weights encoded in the shape's types; as floats they are what the encoded ones decode to.
 class TestExperts final : public FloatExpertWeights {
  public:
-  explicit TestExperts(const TestShape& shape, std::uint32_t seed = 1);
+  explicit TestExperts(const TestExpertShape& shape, std::uint32_t seed = 1);
 
-  const TestShape& shape() const { return shape_; }
+  const TestExpertShape& shape() const { return shape_; }
   std::shared_ptr<const ExpertWeights> weights() const { return weights_; }
 
   std::size_t n_ff() const override { return shape_.n_ff; }
@@ -51,7 +51,7 @@ class TestExperts final : public FloatExpertWeights {
 
   ExpertMatrix Add(const std::string& name, int type, std::size_t num_rows, std::size_t row_width);
 
-  TestShape shape_;
+  TestExpertShape shape_;
   std::mt19937 random_;
   std::vector<std::unique_ptr<Matrix>> matrices_;  // gate, [up,] down of each layer
   std::shared_ptr<ExpertWeights> weights_;
@@ -60,7 +60,7 @@ class TestExperts final : public FloatExpertWeights {
 // Random rows, distinct random experts for each, and weights that sum to one.
 class TestBatch {
  public:
-  TestBatch(const TestShape& shape, std::size_t num_rows, std::size_t num_used,
+  TestBatch(const TestExpertShape& shape, std::size_t num_rows, std::size_t num_used,
             std::uint32_t seed = 2);
 
   ExpertBatch batch(LayerId layer = LayerId(0)) const;

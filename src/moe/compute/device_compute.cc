@@ -1,0 +1,289 @@
+#include "moe/compute/device_compute.h"
+
+#include <ggml-alloc.h>
+#include <ggml-backend.h>
+#include <ggml.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <utility>
+
+namespace moe {
+namespace {
+
+template <class T>
+void Send(ggml_backend_t backend, ggml_tensor* tensor, const std::vector<T>& values) {
+  if (tensor == nullptr) return;
+  ggml_backend_tensor_set_async(backend, tensor, values.data(), 0, values.size() * sizeof(T));
+}
+
+bool HasScales(const LayerWeights& weights) {
+  return !weights.gate.scales.empty() || (weights.up && !weights.up->scales.empty());
+}
+
+bool AreConsecutive(const std::vector<std::uint32_t>& rows) {
+  return rows.back() - rows.front() + 1 == rows.size();
+}
+
+}  // namespace
+
+base::Result<std::unique_ptr<DeviceCompute>> DeviceCompute::Make(DeviceComputeOptions options) {
+  for (const LayerWeights& weights : options.weights->layers) {
+    if (auto ok = CheckLayerWeights(weights, options.weights->num_experts); !ok) {
+      return base::Forward(ok);
+    }
+  }
+  auto backend = gg::Backend::Open(options.device);
+  if (!backend) return base::Forward(backend);
+  return std::unique_ptr<DeviceCompute>(new DeviceCompute(std::move(options), std::move(*backend)));
+}
+
+DeviceCompute::DeviceCompute(DeviceComputeOptions options, gg::Backend backend)
+    : options_(std::move(options)),
+      layers_(options_.weights->layers.size()),
+      backend_(std::move(backend)),
+      scratch_(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_.get()))) {
+  SetRuntime(options_.runtime);
+}
+
+DeviceCompute::~DeviceCompute() {
+  ggml_backend_synchronize(backend_.get());
+  graphs_.clear();
+  scratch_.reset();
+  layers_.clear();
+}
+
+std::vector<ExpertId> DeviceCompute::OwnedExperts(LayerId layer) const {
+  std::vector<ExpertId> experts;
+  if (options_.runtime != nullptr) {
+    const auto owned = options_.runtime->experts(layer, options_.target);
+    experts.assign(owned.begin(), owned.end());
+  } else {
+    for (std::size_t e = 0; e < options_.weights->num_experts; ++e) experts.emplace_back(e);
+  }
+  return experts;
+}
+
+void DeviceCompute::SetRuntime(std::shared_ptr<const ExpertSplitRuntime> runtime) {
+  options_.runtime = std::move(runtime);
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    std::vector<ExpertId> experts = OwnedExperts(LayerId(l));
+    Layer& layer = layers_[l];
+    if (experts == layer.experts && !layer.locals.empty()) continue;
+    Unload(LayerId(l));
+    layer.experts = std::move(experts);
+    layer.locals.assign(options_.weights->num_experts, -1);
+    for (std::size_t i = 0; i < layer.experts.size(); ++i) {
+      const ExpertId expert = layer.experts[i];
+      const std::size_t local = options_.runtime == nullptr
+                                    ? i
+                                    : options_.runtime->place(LayerId(l), expert).local.index();
+      layer.locals[expert.index()] = static_cast<std::int32_t>(local);
+    }
+  }
+}
+
+void DeviceCompute::Unload(LayerId layer) {
+  std::erase_if(graphs_, [&](const auto& graph) { return graph.first.layer == layer.index(); });
+  layers_[layer.index()].loaded.reset();
+}
+
+template <class Work>
+base::Result<void> DeviceCompute::Guard(const Work& work) const {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return base::Fail(base::ErrorKind::kCapacity, "{}: the host is out of memory", options_.name);
+  } catch (const std::exception& error) {
+    return base::Fail(base::ErrorKind::kDeviceFailure, "{}: the device failed: {}", options_.name,
+                      error.what());
+  }
+}
+
+base::Result<void> DeviceCompute::LoadLayer(LayerId id) {
+  Layer& layer = layers_[id.index()];
+  if (layer.loaded || layer.experts.empty()) return {};
+  auto loaded = Guard([&]() -> base::Result<void> {
+    auto experts = DeviceExperts::Upload(
+        backend_, {.target = options_.name,
+                   .layer = id,
+                   .weights = &options_.weights->layers[id.index()],
+                   .experts = layer.experts,
+                   .max_pairs = PaddedPairs(options_.max_rows * options_.num_used),
+                   .allocate = options_.allocate});
+    if (!experts) return base::Forward(experts);
+    layer.loaded.emplace(std::move(*experts));
+    return ReserveScratch(id, layer.loaded->stacks().front());
+  });
+  if (!loaded) layer.loaded.reset();
+  return loaded;
+}
+
+DeviceGraphShape DeviceCompute::Shape(LayerId layer, std::size_t num_pairs,
+                                      std::size_t num_rows) const {
+  const LayerWeights& weights = options_.weights->layers[layer.index()];
+  return {.n_embd = weights.n_embd(),
+          .num_used = options_.num_used,
+          .num_pairs = num_pairs,
+          .num_rows = num_rows,
+          .scales = HasScales(weights)};
+}
+
+base::Result<void> DeviceCompute::ReserveScratch(LayerId layer, const DeviceStack& stack) {
+  const std::size_t pairs = PaddedPairs(options_.max_rows * options_.num_used);
+  auto graph = DeviceGraph::Build(stack, Shape(layer, pairs, PaddedRows(options_.max_rows)));
+  if (!graph) return base::Forward(graph);
+  if (const ggml_tensor* node = graph->Unsupported(backend_.device())) {
+    return base::Fail(base::ErrorKind::kUnsupported,
+                      "{}: the device refuses {} for {} pairs: use a smaller batch or leave the "
+                      "target out",
+                      options_.name, ggml_op_name(node->op), pairs);
+  }
+  const std::size_t before = ggml_gallocr_get_buffer_size(scratch_.get(), 0);
+  if (!ggml_gallocr_reserve(scratch_.get(), graph->graph())) {
+    // The allocator may have given up what it had: graphs get their memory anew.
+    graphs_.clear();
+    scratch_.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_.get())));
+    return base::Fail(base::ErrorKind::kCapacity,
+                      "{}: no room for the scratch memory of {} rows: use a smaller batch or give "
+                      "the target fewer bytes",
+                      options_.name, options_.max_rows);
+  }
+  if (ggml_gallocr_get_buffer_size(scratch_.get(), 0) != before) graphs_.clear();
+  return {};
+}
+
+std::span<const DeviceStack> DeviceCompute::stacks(LayerId layer) const {
+  const auto& loaded = layers_[layer.index()].loaded;
+  return loaded ? loaded->stacks() : std::span<const DeviceStack>();
+}
+
+base::Bytes DeviceCompute::weight_bytes() const {
+  base::Bytes sum;
+  for (const Layer& layer : layers_) {
+    if (layer.loaded) sum += layer.loaded->bytes();
+  }
+  return sum;
+}
+
+base::Bytes DeviceCompute::scratch_bytes() const {
+  return base::Bytes(ggml_gallocr_get_buffer_size(scratch_.get(), 0));
+}
+
+base::Result<DeviceGraph*> DeviceCompute::Graph(const DeviceLaunch& launch) {
+  const GraphKey key{batch_.layer.index(), launch.stack, launch.padded_pairs(),
+                     launch.padded_rows(batch_.num_used)};
+  if (const auto found = graphs_.find(key); found != graphs_.end()) return &found->second;
+  auto graph = DeviceGraph::Build(layers_[key.layer].loaded->stacks()[key.stack],
+                                  Shape(batch_.layer, key.num_pairs, key.num_rows));
+  if (!graph) return base::Forward(graph);
+  const std::size_t before = ggml_gallocr_get_buffer_size(scratch_.get(), 0);
+  if (!ggml_gallocr_alloc_graph(scratch_.get(), graph->graph())) {
+    return base::Fail(base::ErrorKind::kCapacity, "{}: no scratch memory for {} pairs",
+                      options_.name, key.num_pairs);
+  }
+  // Larger scratch memory is other memory: what the older graphs point into is gone.
+  if (ggml_gallocr_get_buffer_size(scratch_.get(), 0) != before) graphs_.clear();
+  ++num_graphs_;
+  return &graphs_.emplace(key, std::move(*graph)).first->second;
+}
+
+base::Result<void> DeviceCompute::Start(const DeviceLaunch& launch) {
+  auto graph = Graph(launch);
+  if (!graph) return base::Forward(graph);
+  running_ = *graph;
+  ggml_backend_t backend = backend_.get();
+  const float* rows = batch_.rows + launch.rows.front() * batch_.n_embd;
+  if (!AreConsecutive(launch.rows)) {
+    gathered_.clear();
+    for (const std::uint32_t row : launch.rows) {
+      const float* from = batch_.rows + row * batch_.n_embd;
+      gathered_.insert(gathered_.end(), from, from + batch_.n_embd);
+    }
+    rows = gathered_.data();
+  }
+  // Padding rows keep what was there: nothing reads them.
+  ggml_backend_tensor_set_async(backend, running_->x, rows, 0,
+                                launch.rows.size() * batch_.n_embd * sizeof(float));
+  Send(backend, running_->pair_rows, launch.pair_rows);
+  Send(backend, running_->pair_locals, launch.pair_locals);
+  Send(backend, running_->slot_pairs, launch.slot_pairs);
+  Send(backend, running_->slot_weights, launch.slot_weights);
+  Send(backend, running_->gate_scales, launch.gate_scales);
+  Send(backend, running_->up_scales, launch.up_scales);
+  if (ggml_backend_graph_compute_async(backend, running_->graph()) != GGML_STATUS_SUCCESS) {
+    return base::Fail(base::ErrorKind::kDeviceFailure, "{}: the device failed in layer {}",
+                      options_.name, batch_.layer.index());
+  }
+  return {};
+}
+
+base::Result<void> DeviceCompute::Collect(const DeviceLaunch& launch) {
+  ggml_backend_synchronize(backend_.get());
+  const std::size_t count = launch.rows.size() * batch_.n_embd;
+  if (covers_all_rows_) {
+    ggml_backend_tensor_get(running_->sums, sums_.floats(), 0, count * sizeof(float));
+    return {};
+  }
+  read_.resize(count);
+  ggml_backend_tensor_get(running_->sums, read_.data(), 0, count * sizeof(float));
+  for (std::size_t i = 0; i < launch.rows.size(); ++i) {
+    float* sum = sums_.floats() + launch.rows[i] * batch_.n_embd;
+    const float* from = read_.data() + i * batch_.n_embd;
+    for (std::size_t c = 0; c < batch_.n_embd; ++c) sum[c] += from[c];
+  }
+  return {};
+}
+
+base::Result<void> DeviceCompute::Begin(const ExpertBatch& batch) {
+  batch_ = batch;
+  const std::size_t l = batch.layer.index();
+  if (l >= layers_.size() || options_.weights->layers[l].n_embd() != batch.n_embd ||
+      batch.num_used != options_.num_used) {
+    return base::Fail(base::ErrorKind::kInternal,
+                      "{}: a batch for layer {} with rows of {} elements and {} experts a row does "
+                      "not fit the model",
+                      options_.name, l, batch.n_embd, batch.num_used);
+  }
+  return Guard([&]() -> base::Result<void> {
+    const Layer& layer = layers_[l];
+    const std::size_t stack_size = layer.loaded ? layer.loaded->stack_size() : 1;
+    device_batch_.Build(batch, options_.weights->layers[l], layer.locals, stack_size,
+                        options_.max_rows);
+    const auto launches = device_batch_.launches();
+    if (launches.empty()) return {};
+    if (!layer.loaded) {
+      return base::Fail(base::ErrorKind::kInternal, "{}: layer {} is not loaded", options_.name, l);
+    }
+    const std::size_t count = batch.num_rows * batch.n_embd;
+    if (!sums_.Grow(count * sizeof(float))) throw std::bad_alloc();
+    covers_all_rows_ = launches.size() == 1 && launches[0].rows.size() == batch.num_rows;
+    if (!covers_all_rows_) std::fill_n(sums_.floats(), count, 0.0f);
+    return Start(launches[0]);
+  });
+}
+
+base::Result<void> DeviceCompute::Finish() {
+  return Guard([&]() -> base::Result<void> {
+    const auto launches = device_batch_.launches();
+    // Scratch memory holds one launch at a time, so further ones (rare: several stacks, or more
+    // rows than max_rows) follow here.
+    for (std::size_t i = 0; i < launches.size(); ++i) {
+      if (i > 0) {
+        if (auto started = Start(launches[i]); !started) return started;
+      }
+      if (auto collected = Collect(launches[i]); !collected) return collected;
+    }
+    num_pairs_.fetch_add(device_batch_.num_pairs(), std::memory_order_relaxed);
+    return {};
+  });
+}
+
+ExpertPart DeviceCompute::part(std::size_t) const {
+  const bool any = !device_batch_.launches().empty();
+  return {.form = PartForm::kSums, .sums = any ? sums_.floats() : nullptr};
+}
+
+}  // namespace moe
