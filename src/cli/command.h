@@ -39,5 +39,6 @@ void AddModelOptions(CLI::App& app, ModelOptions& options);
 void AddJsonOption(CLI::App& app, bool& json);
 
 Command AddTargetsCommand(CLI::App& program);
+Command AddPlanCommand(CLI::App& program);
 
 }  // namespace cli

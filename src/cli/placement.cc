@@ -1,0 +1,124 @@
+#include "cli/placement.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "cli/device_targets.h"
+#include "model/registry.h"
+#include "moe/profile/profile.h"
+#include "moe/profile/profile_file.h"
+#include "moe/target/capacity.h"
+
+namespace cli {
+namespace {
+
+base::Result<moe::Hotness> ReadHotness(const Session& session, const std::string& path,
+                                       const moe::ModelShape& shape) {
+  if (path.empty()) return moe::Hotness::Uniform(shape);
+  auto profile = moe::ReadProfileFile(path);
+  if (!profile) return Forward(profile);
+  auto note = moe::CheckProfileModel(*profile, shape.identity);
+  if (!note) return Forward(note);
+  if (!note->empty()) session.log.Info("{}", *note);
+  constexpr double kHotFraction = 0.25;
+  const moe::ProfileGain gain = moe::GainOverUniform(*profile, kHotFraction);
+  session.log.Info(
+      "profile '{}', {} tokens: the hottest {:.0f} % of each layer's experts draw {:.0f} % of the "
+      "traffic; a uniform router would show {:.0f} %",
+      profile->text(), profile->num_tokens(), 100 * gain.hot_fraction, 100 * gain.traffic,
+      100 * gain.uniform_traffic);
+  return moe::HotnessOf(*profile, shape);
+}
+
+// What an owner beside the primary computes in: a step's rows, and the inner and outer vector of
+// each of their experts.
+base::Bytes OwnerBuffers(const model::ModelDescription& model, std::uint32_t batch_rows) {
+  std::uint64_t widest = 0;
+  for (const moe::LayerStacks& layer : model.stacks) {
+    widest = std::max(widest, 2 * layer.down.row_width + layer.down.num_rows);
+  }
+  const std::uint64_t pairs = std::uint64_t{batch_rows} * model.shape.experts_per_token;
+  return base::Bytes(sizeof(float)) * widest * pairs +
+         base::Bytes(sizeof(float)) * model.dense.n_embd * batch_rows;
+}
+
+base::Result<std::vector<std::optional<base::Bytes>>> Capacities(
+    const model::ModelDescription& model, const moe::ExpertSplitTargetConfig& config,
+    const std::vector<gg::Device>& devices, const PlacementOptions& options) {
+  const model::DenseNeeds needs = model::NeedsOf(model.dense, {.context = options.context,
+                                                               .num_sequences = options.parallel,
+                                                               .batch_rows = options.batch_rows});
+  DeviceMemoryProbe probe(devices);
+  return moe::ResolveCapacities({.config = &config,
+                                 .unit_bytes = model.shape.total_bytes(),
+                                 .dense = {.weights = needs.weights,
+                                           .kv_cache = needs.kv_cache,
+                                           .recurrent_state = needs.state,
+                                           .compute_buffers = needs.compute},
+                                 .owner_buffers = OwnerBuffers(model, options.batch_rows)},
+                                probe);
+}
+
+}  // namespace
+
+void AddPlacementOptions(CLI::App& app, PlacementOptions& options) {
+  app.add_option("--policy", options.policy,
+                 "ordered: fill targets in list order, hottest experts first; layers: whole layers "
+                 "in list order")
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("--profile", options.profile,
+                 "routing profile that says which experts are hot (default: all equally)")
+      ->type_name("FILE");
+  app.add_option("--ctx", options.context, "tokens that one sequence can hold")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--parallel", options.parallel, "sequences at the same time")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+}
+
+base::Result<ModelPlacement> PlaceModel(const Session& session, const ModelOptions& model,
+                                        const PlacementOptions& options) {
+  // What the command line alone can tell comes before any work.
+  const auto policy = moe::ParsePlanPolicy(options.policy);
+  if (!policy) return std::unexpected(policy.error());
+  if (!model.targets.empty()) {
+    if (auto config = moe::ExpertSplitTargetConfig::Parse(model.targets); !config) {
+      return Forward(config);
+    }
+  }
+  auto file = gg::GgufFile::Open(model.model);
+  if (!file) return Forward(file);
+  auto description = model::DescribeModel(*file);
+  if (!description) return Forward(description);
+  auto hotness = ReadHotness(session, options.profile, description->shape);
+  if (!hotness) return Forward(hotness);
+  auto devices = gg::DiscoverDevices({.log = session.log});
+  if (!devices) return Forward(devices);
+  auto config = TargetsOrDefault(model.targets, *devices);
+  if (!config) return Forward(config);
+  const auto capacities = Capacities(*description, *config, *devices, options);
+  if (!capacities) return std::unexpected(capacities.error());
+
+  moe::PlanRequest request{
+      .shape = &description->shape, .hotness = &*hotness, .targets = {}, .policy = *policy};
+  for (std::size_t i = 0; i < config->size(); ++i) {
+    request.targets.push_back({config->targets()[i].name, (*capacities)[i]});
+  }
+  auto plan = moe::ExpertSplitPlan::Make(request);
+  if (!plan) return Forward(plan);
+  const moe::PlacementPath path = moe::PathOf(*plan, *config);
+  return ModelPlacement{.file = std::move(*file),
+                        .description = std::move(*description),
+                        .devices = std::move(*devices),
+                        .config = std::move(*config),
+                        .hotness = std::move(*hotness),
+                        .plan = std::move(*plan),
+                        .path = path};
+}
+
+}  // namespace cli

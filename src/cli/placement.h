@@ -1,0 +1,51 @@
+// From the command line to a plan: the steps that every command which places a model takes. One
+// thread.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/command.h"
+#include "gg/devices.h"
+#include "gg/gguf_file.h"
+#include "model/family.h"
+#include "moe/plan/hotness.h"
+#include "moe/plan/placement_path.h"
+#include "moe/plan/plan.h"
+#include "moe/target/target_config.h"
+
+namespace cli {
+
+struct PlacementOptions {
+  std::string policy = "ordered";  // --policy
+  std::string profile;             // --profile; empty means uniform routing
+  std::uint32_t context = 4096;    // --ctx: tokens of one sequence
+  std::uint32_t parallel = 1;      // --parallel: sequences
+  std::uint32_t batch_rows = 512;  // rows of one step, at most
+};
+
+// --policy, --profile, --ctx and --parallel.
+void AddPlacementOptions(CLI::App& app, PlacementOptions& options);
+
+// A model file with a placement for it; nothing of it is loaded.
+struct ModelPlacement {
+  gg::GgufFile file;
+  model::ModelDescription description;
+  std::vector<gg::Device> devices;  // of this machine
+  moe::ExpertSplitTargetConfig config;
+  moe::Hotness hotness;
+  moe::ExpertSplitPlan plan;
+  moe::PlacementPath path = moe::PlacementPath::kSingle;
+};
+
+// Reads the model's directory, finds the devices, counts memory and plans. Targets that this
+// machine lacks are fine when their capacity is given; whether targets can run is for the caller to
+// ask (ResolveDevices, moe::RefuseUnsupported). Errors: kInvalidInput for the target list, the
+// policy or an absent target without a size; kCorruptModel for the model or profile; kCapacity.
+base::Result<ModelPlacement> PlaceModel(const Session& session, const ModelOptions& model,
+                                        const PlacementOptions& options);
+
+}  // namespace cli
