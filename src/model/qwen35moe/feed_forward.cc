@@ -1,0 +1,99 @@
+#include <limits>
+
+#include "model/qwen35moe/graph_parts.h"
+
+namespace model::qwen35moe {
+namespace {
+
+// What the router chose for every row.
+struct Routing {
+  ggml_tensor* ids = nullptr;      // I32 [rows, experts_per_token], best first
+  ggml_tensor* weights = nullptr;  // F32 [rows, experts_per_token]
+};
+
+// Sums below this are taken as this when weights are normalised (the smallest normal half float).
+constexpr float kSmallestWeightSum = 6.103515625e-5F;
+
+Routing BuildRouter(GraphBuild& build, ggml_tensor* router, ggml_tensor* x) {
+  ggml_context* c = build.context;
+  const Hparams& h = build.hparams();
+  const std::int64_t rows = x->ne[1];
+  ggml_tensor* probabilities = ggml_soft_max(c, ggml_mul_mat(c, router, x));
+  ggml_tensor* ids =
+      ggml_cont(c, ggml_argsort_top_k(c, probabilities, static_cast<int>(h.experts_per_token)));
+  ggml_tensor* weights =
+      ggml_get_rows(c, ggml_reshape_3d(c, probabilities, 1, h.num_experts, rows), ids);
+  weights = ggml_reshape_2d(c, weights, h.experts_per_token, rows);
+  ggml_tensor* sum = ggml_clamp(c, ggml_sum_rows(c, weights), kSmallestWeightSum,
+                                std::numeric_limits<float>::infinity());
+  weights = ggml_div(c, weights, sum);
+  if (h.expert_weights_scale != 1.0F) weights = ggml_scale(c, weights, h.expert_weights_scale);
+  ggml_build_forward_expand(build.graph, weights);
+  return {ids, weights};
+}
+
+// y * scale[id] for every chosen expert; y is [rows, experts_per_token, width].
+ggml_tensor* ApplyExpertScale(ggml_context* c, ggml_tensor* y, ggml_tensor* scale,
+                              ggml_tensor* ids) {
+  if (scale == nullptr) return y;
+  ggml_tensor* flat = ggml_reshape_1d(c, ids, ggml_nelements(ids));
+  ggml_tensor* chosen = ggml_get_rows(c, ggml_reshape_2d(c, scale, 1, ggml_nelements(scale)), flat);
+  return ggml_mul(c, y, ggml_reshape_3d(c, chosen, 1, ids->ne[0], ids->ne[1]));
+}
+
+ggml_tensor* ApplyExperts(ggml_context* c, const Linear& stack, ggml_tensor* x, ggml_tensor* ids) {
+  return ApplyExpertScale(c, ggml_mul_mat_id(c, stack.weight, x, ids), stack.scale, ids);
+}
+
+// The routed experts on the primary's own stacks.
+ggml_tensor* BuildPrimaryExperts(GraphBuild& build, const ExpertWeights& experts, ggml_tensor* x,
+                                 const Routing& routing) {
+  ggml_context* c = build.context;
+  const std::int64_t n_embd = x->ne[0];
+  const std::int64_t rows = x->ne[1];
+  ggml_tensor* input = ggml_reshape_3d(c, x, n_embd, 1, rows);
+  ggml_tensor* hidden = nullptr;
+  if (experts.gate_up.weight != nullptr) {
+    // The gate's rows come first, as ggml_swiglu wants them.
+    hidden = ggml_swiglu(c, ApplyExperts(c, experts.gate_up, input, routing.ids));
+  } else {
+    hidden = ggml_swiglu_split(c, ApplyExperts(c, experts.gate, input, routing.ids),
+                               ApplyExperts(c, experts.up, input, routing.ids));
+  }
+  ggml_tensor* pairs = ApplyExperts(c, experts.down, hidden, routing.ids);
+  pairs = ggml_mul(c, pairs, ggml_reshape_3d(c, routing.weights, 1, routing.weights->ne[0], rows));
+  // Added in the router's slot order.
+  ggml_tensor* sum = nullptr;
+  for (std::int64_t slot = 0; slot < pairs->ne[1]; ++slot) {
+    ggml_tensor* part = ggml_view_2d(c, pairs, n_embd, rows, pairs->nb[2],
+                                     static_cast<std::size_t>(slot) * pairs->nb[1]);
+    sum = sum == nullptr ? part : ggml_add(c, sum, part);
+  }
+  return pairs->ne[1] == 1 ? ggml_cont(c, sum) : sum;
+}
+
+ggml_tensor* BuildSharedExpert(GraphBuild& build, const LayerWeights& weights, ggml_tensor* x) {
+  ggml_context* c = build.context;
+  ggml_tensor* hidden = ggml_swiglu_split(c, ApplyLinear(c, weights.shared_gate, x),
+                                          ApplyLinear(c, weights.shared_up, x));
+  ggml_tensor* y = ApplyLinear(c, weights.shared_down, hidden);
+  ggml_tensor* gate = ggml_sigmoid(c, ggml_mul_mat(c, weights.shared_router, x));
+  return ggml_mul(c, y, gate);
+}
+
+}  // namespace
+
+ggml_tensor* BuildFeedForward(GraphBuild& build, std::size_t layer, ggml_tensor* x) {
+  const LayerWeights& weights = build.sources->weights->layers()[layer];
+  const Routing routing = BuildRouter(build, weights.router, x);
+  ggml_tensor* routed = nullptr;
+  if (weights.experts) {
+    routed = BuildPrimaryExperts(build, *weights.experts, x, routing);
+  } else {
+    routed = build.sources->experts->Build(build.context, moe::LayerId(layer), x, routing.ids,
+                                           routing.weights, &build.on_cpu);
+  }
+  return ggml_add(build.context, routed, BuildSharedExpert(build, weights, x));
+}
+
+}  // namespace model::qwen35moe

@@ -1,0 +1,207 @@
+#include "model/qwen35moe/graph.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "model/qwen35moe/graph_parts.h"
+
+namespace model::qwen35moe {
+namespace {
+
+using base::ErrorKind;
+using base::Fail;
+
+// More nodes and leaves than any graph of this shape has.
+std::size_t GraphCapacity(const Hparams& hparams, const GraphShape& shape) {
+  std::size_t slots = 0;
+  for (const SlotRun& run : shape.runs) slots += run.num_slots;
+  const std::size_t layer =
+      128 + 2 * hparams.experts_per_token + 24 * shape.runs.size() + 24 * slots;
+  return 64 + layer * hparams.num_layers;
+}
+
+ggml_tensor* NewInput(ggml_context* context, ggml_type type, std::int64_t n0, std::int64_t n1 = 1,
+                      std::int64_t n2 = 1, std::int64_t n3 = 1) {
+  ggml_tensor* input = ggml_new_tensor_4d(context, type, n0, n1, n2, n3);
+  ggml_set_input(input);
+  return input;
+}
+
+Graph::Inputs NewInputs(ggml_context* context, const GraphShape& shape, std::int64_t cache_width) {
+  const auto rows = static_cast<std::int64_t>(shape.num_rows());
+  Graph::Inputs inputs;
+  inputs.tokens = NewInput(context, GGML_TYPE_I32, rows);
+  inputs.positions = NewInput(context, GGML_TYPE_I32, 4 * rows);
+  inputs.key_cells = NewInput(context, GGML_TYPE_I64, rows);
+  inputs.value_cells = NewInput(context, GGML_TYPE_I64, rows * cache_width);
+  if (shape.num_outputs > 0) inputs.outputs = NewInput(context, GGML_TYPE_I32, shape.num_outputs);
+  for (const SlotRun& run : shape.runs) {
+    inputs.masks.push_back(
+        NewInput(context, GGML_TYPE_F32, shape.num_cells, run.rows_per_slot, 1, run.num_slots));
+  }
+  return inputs;
+}
+
+// The logits, or null when no row wants them.
+ggml_tensor* BuildNodes(GraphBuild& build) {
+  ggml_context* c = build.context;
+  const Weights& weights = *build.sources->weights;
+  ggml_tensor* hidden = ggml_get_rows(c, weights.token_embedding(), build.inputs->tokens);
+  for (std::size_t i = 0; i < weights.layers().size(); ++i) {
+    const LayerWeights& layer = weights.layers()[i];
+    ggml_tensor* normed = ApplyNorm(build, hidden, layer.attention_norm);
+    ggml_tensor* mixed =
+        layer.attention ? BuildAttention(build, i, normed) : BuildDeltaNet(build, i, normed);
+    hidden = ggml_add(c, mixed, hidden);
+    normed = ApplyNorm(build, hidden, layer.ffn_norm);
+    hidden = ggml_add(c, BuildFeedForward(build, i, normed), hidden);
+  }
+  if (build.inputs->outputs == nullptr) {
+    // The last layer's state is all that is wanted.
+    ggml_build_forward_expand(build.graph, hidden);
+    return nullptr;
+  }
+  hidden = ggml_get_rows(c, hidden, build.inputs->outputs);
+  hidden = ApplyNorm(build, hidden, weights.output_norm());
+  ggml_tensor* logits = ApplyLinear(c, weights.output(), hidden);
+  ggml_set_output(logits);
+  ggml_build_forward_expand(build.graph, logits);
+  return logits;
+}
+
+template <class T>
+void Set(ggml_tensor* input, const std::vector<T>& values) {
+  // Absent from the graph (no attention layer, no outputs): no memory either.
+  if (input == nullptr || input->buffer == nullptr) return;
+  ggml_backend_tensor_set(input, values.data(), 0, values.size() * sizeof(T));
+}
+
+}  // namespace
+
+ggml_tensor* ApplyLinear(ggml_context* context, const Linear& linear, ggml_tensor* x) {
+  ggml_tensor* y = ggml_mul_mat(context, linear.weight, x);
+  if (linear.scale != nullptr) y = ggml_mul(context, y, linear.scale);
+  if (linear.bias != nullptr) y = ggml_add(context, y, linear.bias);
+  return y;
+}
+
+ggml_tensor* ApplyNorm(GraphBuild& build, ggml_tensor* x, ggml_tensor* weight) {
+  return ggml_mul(build.context, ggml_rms_norm(build.context, x, build.hparams().norm_epsilon),
+                  weight);
+}
+
+ggml_tensor* JoinRows(GraphBuild& build, const std::vector<ggml_tensor*>& parts) {
+  ggml_tensor* joined = parts.front();
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    joined = ggml_concat(build.context, joined, parts[i], 1);
+  }
+  return joined;
+}
+
+base::Result<std::unique_ptr<Graph>> Graph::Build(const GraphSources& sources,
+                                                  const GraphShape& shape) {
+  std::unique_ptr<Graph> graph(new Graph());
+  const Hparams& hparams = *sources.hparams;
+  graph->shape_ = shape;
+  graph->cells_per_slot_ = sources.state->size().cells_per_slot;
+  graph->cache_width_ = std::int64_t{hparams.num_kv_heads} * hparams.head_dim;
+
+  const std::size_t capacity = GraphCapacity(hparams, shape);
+  // A view or input is a tensor without being a node: twice the nodes is ample.
+  graph->context_.reset(ggml_init({.mem_size = 2 * capacity * ggml_tensor_overhead() +
+                                               ggml_graph_overhead_custom(capacity, false),
+                                   .mem_buffer = nullptr,
+                                   .no_alloc = true}));
+  ggml_context* context = graph->context_.get();
+  graph->graph_ = ggml_new_graph_custom(context, capacity, false);
+  graph->inputs_ = NewInputs(context, shape, graph->cache_width_);
+  GraphBuild build{.context = context,
+                   .graph = graph->graph_,
+                   .shape = &graph->shape_,
+                   .sources = &sources,
+                   .inputs = &graph->inputs_,
+                   .on_cpu = {}};
+  graph->logits_ = BuildNodes(build);
+
+  std::vector<ggml_backend_t> backends = sources.backends.list;
+  graph->scheduler_.reset(ggml_backend_sched_new(backends.data(), nullptr,
+                                                 static_cast<int>(backends.size()), capacity,
+                                                 /*parallel=*/false, /*op_offload=*/false));
+  for (ggml_tensor* node : build.on_cpu) {
+    ggml_backend_sched_set_tensor_backend(graph->scheduler_.get(), node, sources.backends.cpu());
+  }
+  if (!ggml_backend_sched_alloc_graph(graph->scheduler_.get(), graph->graph_)) {
+    return Fail(ErrorKind::kCapacity,
+                "no memory for the compute buffers of a batch of {} rows over {} cells; use a "
+                "smaller --batch or --ctx",
+                shape.num_rows(), shape.num_cells);
+  }
+  return graph;
+}
+
+base::Result<void> Graph::Run(std::span<const BatchRow> rows, const BatchLayout& layout,
+                              std::span<float> logits) {
+  SetInputs(rows, layout);
+  const ggml_status status = ggml_backend_sched_graph_compute(scheduler_.get(), graph_);
+  if (status == GGML_STATUS_ABORTED) return Fail(ErrorKind::kCancelled, "stopped");
+  if (status != GGML_STATUS_SUCCESS) {
+    return Fail(ErrorKind::kDeviceFailure, "computing a batch failed: {}",
+                ggml_status_to_string(status));
+  }
+  if (logits_ != nullptr) {
+    ggml_backend_tensor_get(logits_, logits.data(), 0, logits.size_bytes());
+  }
+  return {};
+}
+
+void Graph::SetInputs(std::span<const BatchRow> rows, const BatchLayout& layout) {
+  const std::size_t count = rows.size();
+  std::vector<std::int32_t> tokens(count);
+  // Text has one position for the sections of time, height and width; the fourth is unused.
+  std::vector<std::int32_t> positions(4 * count, 0);
+  std::vector<std::int64_t> key_cells(count);
+  std::vector<std::int64_t> value_cells;
+  value_cells.reserve(count * static_cast<std::size_t>(cache_width_));
+  for (std::size_t at = 0; at < count; ++at) {
+    const BatchRow& row = rows[layout.order[at]];
+    tokens[at] = row.token;
+    for (std::size_t section = 0; section < 3; ++section) {
+      positions[section * count + at] = static_cast<std::int32_t>(row.position);
+    }
+    key_cells[at] = row.slot * cells_per_slot_ + row.position;
+    const std::int64_t first = row.slot * cells_per_slot_ * cache_width_ + row.position;
+    for (std::int64_t element = 0; element < cache_width_; ++element) {
+      value_cells.push_back(first + element * cells_per_slot_);
+    }
+  }
+  Set(inputs_.tokens, tokens);
+  Set(inputs_.positions, positions);
+  Set(inputs_.key_cells, key_cells);
+  Set(inputs_.value_cells, value_cells);
+  Set(inputs_.outputs, layout.outputs);
+
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < shape_.runs.size(); ++i) {
+    const std::size_t cells = shape_.num_cells;
+    const std::size_t run_rows = shape_.runs[i].num_rows();
+    std::vector<float> mask(cells * run_rows, -std::numeric_limits<float>::infinity());
+    for (std::size_t row = 0; row < run_rows; ++row) {
+      const std::size_t visible = rows[layout.order[at + row]].position + std::size_t{1};
+      std::fill_n(mask.begin() + static_cast<std::ptrdiff_t>(row * cells), visible, 0.0F);
+    }
+    Set(inputs_.masks[i], mask);
+    at += run_rows;
+  }
+}
+
+base::Bytes Graph::buffer_bytes() const {
+  base::Bytes total;
+  for (int i = 0; i < ggml_backend_sched_get_n_backends(scheduler_.get()); ++i) {
+    ggml_backend_t backend = ggml_backend_sched_get_backend(scheduler_.get(), i);
+    total += base::Bytes(ggml_backend_sched_get_buffer_size(scheduler_.get(), backend));
+  }
+  return total;
+}
+
+}  // namespace model::qwen35moe

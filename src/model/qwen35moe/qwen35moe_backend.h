@@ -1,0 +1,101 @@
+// ModelBackend of the qwen35moe family: a gated DeltaNet hybrid with routed experts.
+//
+// Holds weights, state and graphs. The routed experts of a layer are computed by the
+// moe::MoeExpertCompute that SetExperts hands in, or, for layers whose stacks were loaded onto the
+// primary, by the primary's own graph. Threads as ModelBackend says.
+#pragma once
+
+#include <ggml-cpp.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/result.h"
+#include "gg/gguf_file.h"
+#include "model/backend.h"
+#include "model/qwen35moe/expert_nodes.h"
+#include "model/qwen35moe/graph.h"
+#include "model/qwen35moe/hparams.h"
+#include "model/qwen35moe/state.h"
+#include "model/qwen35moe/weights.h"
+#include "moe/compute/expert_compute.h"
+#include "moe/target/ids.h"
+
+namespace model::qwen35moe {
+
+struct BackendOptions {
+  std::uint32_t context_length = 4096;  // tokens a slot can hold
+  std::uint32_t num_slots = 1;
+  std::uint32_t max_batch_rows = 512;
+  std::size_t num_threads = 1;
+  ggml_type cache_type = GGML_TYPE_F16;  // of keys and values: F16 or F32
+};
+
+class Qwen35MoeBackend final : public ModelBackend {
+ public:
+  // Loads the dense part of `file`, which must outlive the backend and have passed the directory
+  // check. `primary` runs it; it may be `cpu`. Experts are still missing: see SetExperts.
+  // Errors: kCorruptModel, kCapacity, kDeviceFailure.
+  static base::Result<std::unique_ptr<Qwen35MoeBackend>> Load(
+      const gg::GgufFile& file, const Hparams& hparams, ggml_backend_dev_t primary,
+      ggml_backend_dev_t cpu, const BackendOptions& options, const base::Log& log);
+
+  ~Qwen35MoeBackend() override;
+
+  // Loads the stacks of `layers` onto the primary; they stay in its graph from then on. Returns
+  // those that it has no room for or refuses; they need a compute object. Errors: kCorruptModel.
+  base::Result<std::vector<moe::LayerId>> KeepOnPrimary(std::span<const moe::LayerId> layers);
+  // Computes the experts of all other layers from the next Evaluate on.
+  void SetExperts(std::shared_ptr<moe::MoeExpertCompute> compute);
+
+  std::size_t num_slots() const override { return lengths_.size(); }
+  std::size_t context_length() const override { return options_.context_length; }
+  std::size_t max_batch_rows() const override { return options_.max_batch_rows; }
+  std::size_t vocab_size() const override { return hparams_.num_vocab; }
+  std::size_t slot_length(std::uint32_t slot) const override { return lengths_[slot]; }
+  // Besides the errors of the interface: kInternal when a layer has neither stacks nor a compute
+  // object; kCapacity when compute buffers do not fit (the slots are as before).
+  base::Result<std::span<const float>> Evaluate(std::span<const BatchRow> rows,
+                                                std::stop_token stop) override;
+  void ClearSlot(std::uint32_t slot) override;
+  base::Result<void> CopySlot(std::uint32_t from, std::uint32_t to) override;
+  void SetThreads(std::size_t count) override;
+  std::uint64_t graphs_built() const override { return graphs_built_; }
+  std::vector<ExpertCounter> expert_counters() const override;
+
+  // Bytes on the primary: dense weights (none when they are used in the mapping) and state.
+  base::Bytes dense_bytes() const { return weights_->primary_bytes(); }
+  base::Bytes state_bytes() const { return State::RequiredBytes(hparams_, state_->size()); }
+  // Compute buffers of the graphs that are kept now.
+  base::Bytes graph_bytes() const;
+  // Makes the graph of the largest batch at full context, so that what it takes is taken before
+  // experts are placed. Errors: kCapacity.
+  base::Result<void> ReserveGraphs();
+
+ private:
+  Qwen35MoeBackend() = default;
+  base::Result<Graph*> FindOrBuildGraph(const GraphShape& shape);
+  bool ExpertsAreComplete() const;
+
+  Hparams hparams_;
+  BackendOptions options_;
+  // Freed in reverse: graphs before state, weights and backends.
+  std::vector<ggml_backend_ptr> backends_;  // the primary first, the CPU last
+  std::unique_ptr<Weights> weights_;
+  std::unique_ptr<State> state_;
+  std::unique_ptr<ExpertNodes> experts_;
+  GraphSources sources_;
+  std::vector<std::unique_ptr<Graph>> graphs_;  // most recently used first
+  std::uint64_t graphs_built_ = 0;
+  std::uint64_t primary_pairs_ = 0;
+  std::vector<std::uint32_t> lengths_;  // [num_slots]
+  std::vector<float> logits_;
+  std::stop_token stop_;  // of the Evaluate in progress
+};
+
+}  // namespace model::qwen35moe
