@@ -9,6 +9,9 @@
 #include <cstring>
 #include <numeric>
 #include <thread>
+#include <utility>
+
+#include "moe/plan/plan.h"
 
 namespace moe {
 
@@ -125,6 +128,41 @@ std::span<const float> TestExperts::Down(LayerId layer, ExpertId expert) const {
   const std::size_t count = shape_.n_ff * shape_.n_embd;
   const Matrix& matrix = *matrices_[shape_.fused ? layer.index() * 2 + 1 : layer.index() * 3 + 2];
   return {matrix.decoded.data() + expert.index() * count, count};
+}
+
+std::shared_ptr<const ExpertSplitRuntime> SplitAs(const TestExpertShape& shape,
+                                                  std::vector<std::uint8_t> owners) {
+  ModelShape model;
+  model.identity.architecture = "test";
+  model.identity.num_layers = static_cast<std::uint32_t>(shape.num_layers);
+  model.identity.num_experts = static_cast<std::uint32_t>(shape.num_experts);
+  model.num_experts = model.identity.num_experts;
+  model.experts_per_token = 1;
+  const base::Bytes third(1000);
+  for (std::size_t l = 0; l < shape.num_layers; ++l) {
+    model.layers.push_back({.block = static_cast<std::uint32_t>(l),
+                            .unit = {.gate = third, .up = third, .down = third}});
+  }
+  std::vector<PlanTarget> targets;
+  for (int t = 0; t <= *std::ranges::max_element(owners); ++t) {
+    targets.push_back({.name = "target" + std::to_string(t), .capacity = std::nullopt});
+  }
+  auto plan = ExpertSplitPlan::FromOwners(model, Hotness::Uniform(model), std::move(targets),
+                                          std::move(owners));
+  EXPECT_TRUE(plan) << plan.error().message;
+  return ExpertSplitRuntime::Make(*plan);
+}
+
+std::shared_ptr<const ExpertSplitRuntime> SplitAtRandom(const TestExpertShape& shape,
+                                                        std::size_t num_targets,
+                                                        std::uint32_t seed) {
+  std::vector<std::uint8_t> owners(shape.num_layers * shape.num_experts);
+  for (std::size_t u = 0; u < owners.size(); ++u) {
+    owners[u] = static_cast<std::uint8_t>(u % num_targets);
+  }
+  std::mt19937 random(seed);
+  std::shuffle(owners.begin(), owners.end(), random);
+  return SplitAs(shape, std::move(owners));
 }
 
 TestBatch::TestBatch(const TestExpertShape& shape, std::size_t num_rows, std::size_t num_used,

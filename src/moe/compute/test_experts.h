@@ -12,6 +12,7 @@
 #include "moe/compute/expert_compute.h"
 #include "moe/compute/expert_weights.h"
 #include "moe/compute/reference_compute.h"
+#include "moe/runtime/runtime.h"
 
 namespace moe {
 
@@ -56,6 +57,14 @@ class TestExperts final : public FloatExpertWeights {
   std::vector<std::unique_ptr<Matrix>> matrices_;  // gate, [up,] down of each layer
   std::shared_ptr<ExpertWeights> weights_;
 };
+
+// Random owners: every one of the targets owns some expert of some layer.
+std::shared_ptr<const ExpertSplitRuntime> SplitAtRandom(const TestExpertShape& shape,
+                                                        std::size_t num_targets,
+                                                        std::uint32_t seed = 3);
+// `owners` is [num_layers * num_experts].
+std::shared_ptr<const ExpertSplitRuntime> SplitAs(const TestExpertShape& shape,
+                                                  std::vector<std::uint8_t> owners);
 
 // Random rows, distinct random experts for each, and weights that sum to one.
 class TestBatch {
