@@ -112,6 +112,7 @@ base::Result<void> DeviceCompute::LoadLayer(LayerId id) {
                    .weights = &options_.weights->layers[id.index()],
                    .experts = layer.experts,
                    .max_pairs = PaddedPairs(options_.max_rows * options_.num_used),
+                   .max_stack = options_.max_stack,
                    .allocate = options_.allocate});
     if (!experts) return base::Forward(experts);
     layer.loaded.emplace(std::move(*experts));

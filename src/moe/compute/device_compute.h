@@ -43,6 +43,8 @@ struct DeviceComputeOptions {
   TargetId target = {};
   std::size_t num_used = 1;    // slots of a row, in every batch
   std::size_t max_rows = 512;  // rows of one launch; larger batches take several
+  // Experts of one stack at most, for a device that accepts larger ones than it can compute.
+  std::size_t max_stack = SIZE_MAX;
   AllocateBuffer allocate = gg::Buffer::ForContext;
 };
 

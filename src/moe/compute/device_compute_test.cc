@@ -66,5 +66,176 @@ INSTANTIATE_TEST_SUITE_P(Types, DeviceComputeOfType,
                                          GGML_TYPE_Q8_0),
                          [](const auto& of) { return TypeName(of.param); });
 
+TEST(DeviceCompute, FusedAndScaledWeightsAgreeWithDoublePrecision) {
+  for (const bool fused : {false, true}) {
+    TestExpertShape shape = SmallShape(GGML_TYPE_F32);
+    shape.fused = fused;
+    shape.scales = true;
+    const TestExperts experts(shape);
+    const auto device = MakeDevice(experts, 2, {.max_rows = 8});
+    for (const std::size_t num_rows : {1, 5}) {
+      const TestBatch batch(shape, num_rows, 2);
+      EXPECT_LE(Nmse(RunBatch(*device, batch.batch()), Reference(experts, batch.batch())), 1e-5)
+          << (fused ? "fused, " : "") << num_rows << " rows";
+    }
+  }
+}
+
+TEST(DeviceCompute, StacksAndLaunchesAddUpToTheWholeBatch) {
+  const TestExperts experts(SmallShape(GGML_TYPE_F32));
+  // Six experts in stacks of two, eleven rows in launches of four.
+  const auto device = MakeDevice(experts, 3, {.max_rows = 4, .max_stack = 2});
+  EXPECT_EQ(device->stacks(LayerId(0)).size(), 3u);
+  for (const std::size_t num_rows : {1, 11}) {
+    const TestBatch batch(experts.shape(), num_rows, 3);
+    EXPECT_LE(Nmse(RunBatch(*device, batch.batch()), Reference(experts, batch.batch())), 1e-5);
+  }
+  EXPECT_EQ(device->num_pairs(0), 36u);
+}
+
+TEST(DeviceCompute, TwoDevicesAndTheCpuComputeEveryPairOnce) {
+  TestExpertShape shape = SmallShape(GGML_TYPE_F32);
+  shape.num_layers = 2;
+  const TestExperts experts(shape);
+  const auto runtime = SplitAtRandom(shape, 3);
+  const auto first = MakeDevice(experts, 3, {.runtime = runtime, .target = TargetId(0)});
+  const auto second =
+      MakeDevice(experts, 3, {.device = AnyDevice(1), .runtime = runtime, .target = TargetId(1)});
+  auto cpu = HostCompute::Make({.weights = experts.weights(),
+                                .runtime = runtime,
+                                .target = TargetId(2),
+                                .traits = gg::CpuTraits::Portable()});
+  ASSERT_TRUE(cpu) << cpu.error().message;
+  MoeExpertCompute* const owners[] = {first.get(), second.get(), cpu->get()};
+  for (const std::size_t num_rows : {1, 9}) {
+    const TestBatch batch(shape, num_rows, 3);
+    for (const LayerId layer : {LayerId(0), LayerId(1)}) {
+      EXPECT_LE(
+          Nmse(RunBatch(owners, batch.batch(layer), 2), Reference(experts, batch.batch(layer))),
+          1e-5);
+    }
+  }
+  EXPECT_EQ(first->num_pairs(0) + second->num_pairs(0) + (*cpu)->num_pairs(0), 2 * 10 * 3u);
+  for (const MoeExpertCompute* owner : owners) EXPECT_GT(owner->num_pairs(0), 0u);
+}
+
+TEST(DeviceCompute, NanStaysInItsRow) {
+  const TestExperts experts(SmallShape(GGML_TYPE_F32));
+  const auto device = MakeDevice(experts, 3, {.max_rows = 16});
+  TestBatch batch(experts.shape(), 11, 3);
+  const std::vector<float> reference = Reference(experts, batch.batch());
+  const std::size_t n_embd = experts.shape().n_embd;
+  // Row 0 is the one that padding repeats.
+  for (const std::size_t row : {0, 6}) {
+    batch.rows[row * n_embd + 1] = std::numeric_limits<float>::quiet_NaN();
+  }
+  const std::vector<float> out = RunBatch(*device, batch.batch());
+  for (std::size_t row = 0; row < 11; ++row) {
+    const double nmse =
+        Nmse({out.data() + row * n_embd, n_embd}, {reference.data() + row * n_embd, n_embd});
+    if (row == 0 || row == 6) {
+      EXPECT_TRUE(std::isnan(nmse)) << row;
+    } else {
+      EXPECT_LE(nmse, 1e-5) << row;
+    }
+  }
+}
+
+TEST(DeviceCompute, RowsWithoutAnOwnedPairAreZero) {
+  const TestExperts experts(SmallShape(GGML_TYPE_F32));
+  const auto runtime = SplitAs(experts.shape(), {0, 1, 0, 1, 1, 1});
+  const auto device = MakeDevice(experts, 2, {.runtime = runtime, .max_rows = 8});
+  TestBatch batch(experts.shape(), 4, 2);
+  batch.ids = {1, 3, 0, 3, 4, 5, 2, 0};
+  const std::vector<float> out = RunBatch(*device, batch.batch());
+  const std::size_t n_embd = experts.shape().n_embd;
+  for (std::size_t i = 0; i < n_embd; ++i) {
+    EXPECT_EQ(out[i], 0.0f);
+    EXPECT_EQ(out[2 * n_embd + i], 0.0f);
+  }
+  EXPECT_NE(out[n_embd], 0.0f);
+  EXPECT_EQ(device->num_pairs(0), 3u);
+  batch.ids = {1, 3, 1, 3, 4, 5, 3, 1};
+  RunBatch(*device, batch.batch());
+  EXPECT_EQ(device->part(0).sums, nullptr);
+  EXPECT_EQ(device->num_pairs(0), 3u);
+}
+
+TEST(DeviceCompute, BuildsAGraphOncePerShapeAndLayer) {
+  TestExpertShape shape = SmallShape(GGML_TYPE_F32);
+  shape.num_layers = 2;
+  const TestExperts experts(shape);
+  const auto device = MakeDevice(experts, 2, {.max_rows = 16});
+  for (int step = 0; step < 5; ++step) {
+    for (const LayerId layer : {LayerId(0), LayerId(1)}) {
+      const TestBatch batch(shape, 1, 2, static_cast<std::uint32_t>(step));
+      RunBatch(*device, batch.batch(layer));
+    }
+  }
+  EXPECT_EQ(device->num_graphs(), 2u);
+  for (std::size_t num_rows = 9; num_rows <= 16; ++num_rows) {
+    const TestBatch batch(shape, num_rows, 2);
+    const std::vector<float> out = RunBatch(*device, batch.batch());
+    EXPECT_LE(Nmse(out, Reference(experts, batch.batch())), 1e-5) << num_rows;
+  }
+  EXPECT_EQ(device->num_graphs(), 4u);  // 18 to 24 pairs, 26 to 32 pairs
+}
+
+TEST(DeviceCompute, AnotherPlanReloadsOnlyTheLayersThatChange) {
+  TestExpertShape shape = SmallShape(GGML_TYPE_F32);
+  shape.num_layers = 2;
+  const TestExperts experts(shape);
+  const auto device =
+      MakeDevice(experts, 2, {.runtime = SplitAs(shape, {0, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1})});
+  device->SetRuntime(SplitAs(shape, {0, 0, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1}));
+  EXPECT_FALSE(device->stacks(LayerId(0)).empty());
+  EXPECT_TRUE(device->stacks(LayerId(1)).empty());
+  TestBatch batch(shape, 2, 2);
+  batch.ids = {1, 2, 2, 0};
+  const auto begun = device->Begin(batch.batch(LayerId(1)));
+  ASSERT_FALSE(begun);
+  EXPECT_EQ(begun.error().kind, base::ErrorKind::kInternal);
+  ASSERT_TRUE(device->LoadLayer(LayerId(1)));
+  RunBatch(*device, batch.batch(LayerId(1)));
+  RunBatch(*device, batch.batch(LayerId(0)));
+  EXPECT_EQ(device->num_pairs(0), 5u);
+}
+
+TEST(DeviceCompute, ALayerThatFindsNoRoomLeavesTheOthersUsable) {
+  TestExpertShape shape = SmallShape(GGML_TYPE_F32);
+  shape.num_layers = 3;
+  const TestExperts experts(shape);
+  int calls = 0;
+  const auto allocate = [&](const gg::Context& context, ggml_backend_buffer_type_t type) {
+    if (++calls == 2) {
+      return base::Result<gg::Buffer>(
+          base::Fail(base::ErrorKind::kCapacity, "the device has no room"));
+    }
+    return gg::Buffer::ForContext(context, type);
+  };
+  auto device = DeviceCompute::Make({.name = "vulkan:7",
+                                     .device = AnyDevice(),
+                                     .weights = experts.weights(),
+                                     .num_used = 2,
+                                     .max_rows = 4,
+                                     .allocate = allocate});
+  ASSERT_TRUE(device) << device.error().message;
+  ASSERT_TRUE((*device)->LoadLayer(LayerId(0)));
+  const base::Bytes before = (*device)->weight_bytes();
+  const auto refused = (*device)->LoadLayer(LayerId(1));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, base::ErrorKind::kCapacity);
+  for (const char* part : {"vulkan:7", "layer 1", "4.5 MiB"}) {
+    EXPECT_NE(refused.error().message.find(part), std::string::npos) << refused.error().message;
+  }
+  EXPECT_EQ((*device)->weight_bytes(), before);
+  ASSERT_TRUE((*device)->LoadLayer(LayerId(2)));
+  for (const LayerId layer : {LayerId(0), LayerId(2)}) {
+    const TestBatch batch(shape, 3, 2);
+    EXPECT_LE(Nmse(RunBatch(**device, batch.batch(layer)), Reference(experts, batch.batch(layer))),
+              1e-5);
+  }
+}
+
 }  // namespace
 }  // namespace moe

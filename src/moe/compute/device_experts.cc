@@ -50,7 +50,7 @@ std::vector<const ExpertMatrix*> MatricesOf(const LayerWeights& weights) {
 // The largest stack that the device takes, found by halving.
 base::Result<std::size_t> StackSize(const gg::Backend& backend,
                                     const DeviceExperts::Request& request) {
-  std::size_t size = request.experts.size();
+  std::size_t size = std::min(request.experts.size(), request.max_stack);
   for (const ExpertMatrix* matrix : MatricesOf(*request.weights)) {
     for (;;) {
       auto takes = Takes(backend, *matrix, size, request.max_pairs);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -41,6 +42,7 @@ class DeviceExperts {
     const LayerWeights* weights;        // read during Upload only
     std::span<const ExpertId> experts;  // position is the local id; at least one
     std::size_t max_pairs = 1;          // of one batch
+    std::size_t max_stack = SIZE_MAX;   // experts of one stack at most
     AllocateBuffer allocate = gg::Buffer::ForContext;
   };
 
