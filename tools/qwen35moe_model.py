@@ -21,8 +21,6 @@ import random_tensor
 from gguf_output import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, TensorEntry
 
 ARCHITECTURE = "qwen35moe"
-_CONSTANT = 3.0  # channel 0 of every token embedding
-
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
@@ -74,6 +72,16 @@ class Options:
     biases: bool = False
     scales: bool = False
     dequantized: bool = False
+
+    @property
+    def embedding_deviation(self) -> float:
+        # Small when tied: a row's own token must not dominate its logits.
+        return 0.1 if self.tied else 0.5
+
+    @property
+    def constant(self) -> float:
+        """Channel 0 of every token embedding."""
+        return 1.0 if self.tied else 3.0
 
 
 def byte_tokens() -> list[str]:
@@ -212,14 +220,14 @@ def _add_embeddings(build: _Builder) -> None:
     shape, options = build.shape, build.options
 
     def constant(values: np.ndarray, first: int) -> None:
-        values[:, 0] = _CONSTANT
+        values[:, 0] = options.constant
 
     def prefer_printable(values: np.ndarray, first: int) -> None:
         for row in range(first, min(first + len(values), shape.vocab)):
-            values[row - first, 0] = 2.0 if 32 <= row < 127 else 0.0 if row < 256 else -2.0
+            values[row - first, 0] = 1.25 if 32 <= row < 127 else 0.0 if row < 256 else -1.25
 
     build.random("token_embd.weight", (shape.embd, shape.vocab), options.embd_type,
-                 0.1 if options.tied else 0.5, patch=constant)
+                 options.embedding_deviation, patch=constant)
     # With tied weights the embeddings are small, so the output norm makes up for it.
     build.norm("output_norm", shape.embd, 20 / math.sqrt(shape.embd) if options.tied else 1.0)
     if not options.tied:
@@ -258,15 +266,15 @@ def _add_delta_net(build: _Builder, prefix: str) -> None:
     build.matrix(f"{prefix}ssm_out", shape.value_dim, shape.embd, _write_gain(shape) / _SILU)
 
 
-def _popularity(shape: Shape, options: Options, layer: int) -> Callable | None:
-    """Adds to the router's column 0 what makes expert popularity fall like rank^-skew."""
-    if not options.skew:
-        return None
+def _popularity(shape: Shape, options: Options, layer: int) -> Callable:
+    """Sets the router's column 0 to what makes expert popularity fall about like rank^-skew."""
     depth = min(layer / shape.layers, 1.0)
-    embedding = 0.1 if options.tied else 0.5
-    size = math.sqrt(embedding**2 + _CONSTANT**2 / shape.embd + 2.25 * depth)
+    size = math.sqrt(options.embedding_deviation**2 + options.constant**2 / shape.embd +
+                     2.25 * (depth + 0.5 / shape.layers))
     ranks = random_tensor.generator(options.seed, "popularity", layer).permutation(shape.experts)
-    bias = -options.skew * np.log(ranks + 1.0) * size / _CONSTANT
+    # 1.3: the rows' own logits are noisier than those of a softmax that would need 1.
+    bias = -1.3 * options.skew * np.log(ranks + 1.0) * size / options.constant
+    bias -= bias.mean()
 
     def patch(values: np.ndarray, first: int) -> None:
         values[:, 0] = bias[first:first + len(values)]

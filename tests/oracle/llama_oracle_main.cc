@@ -2,10 +2,11 @@
 //
 //   llama_oracle --model M.gguf --prompt "Once" -n 16
 //   llama_oracle --model M.gguf --tokens ids.txt --chunk 7 --out logits.f32
+//   llama_oracle --model M.gguf --prompt "Once" --capture ffn_moe_topk-0
 //
-// Prints one JSON document: the vocabulary's size, the tokens evaluated and the continuation. --out
-// gets the logits as little-endian float32 [tokens, vocab]. Exit status: 0, 2 for the command line,
-// 3 for the rest.
+// Prints one JSON document: the vocabulary's size, the tokens evaluated, the continuation and what
+// was captured, {name: {shape, values}}. --out gets the logits as little-endian float32 [tokens,
+// vocab]. Exit status: 0, 2 for the command line, 3 for the rest.
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <fstream>
@@ -22,6 +23,7 @@ namespace {
 struct Arguments {
   std::string model, tokens_file, text_file, prompt, out;
   std::size_t chunk = 0, count = 0;
+  std::vector<std::string> capture;
   oracle::LlamaOracleOptions options;
 };
 
@@ -64,6 +66,13 @@ int Run(const Arguments& arguments) {
     if (!continuation) return Complain(continuation.error().message);
     report["continuation"] = *continuation;
   }
+  if (!arguments.capture.empty()) {
+    auto captured = model->Capture(*tokens, arguments.capture);
+    if (!captured) return Complain(captured.error().message);
+    for (const auto& [name, tensor] : *captured) {
+      report["captured"][name] = {{"shape", tensor.shape}, {"values", tensor.values}};
+    }
+  }
   std::cout << report.dump() << "\n";
   return 0;
 }
@@ -81,6 +90,7 @@ int main(int argc, char** argv) {
   app.add_option("--chunk", arguments.chunk, "tokens evaluated at a time (0: all)");
   app.add_option("--out", arguments.out, "file for the logits, float32 [tokens, vocab]");
   app.add_option("-n", arguments.count, "greedy continuation of this many tokens");
+  app.add_option("--capture", arguments.capture, "nodes of the graph, for example l_out-0");
   app.add_option("--threads", arguments.options.num_threads, "threads")->capture_default_str();
   app.add_option("--max-tokens", arguments.options.max_tokens, "context")->capture_default_str();
   app.add_flag("--kv-f32", arguments.options.kv_in_f32, "cache keys and values as F32");
