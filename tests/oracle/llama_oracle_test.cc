@@ -80,6 +80,17 @@ TEST(LlamaOracle, CapturesNodesOfTheGraph) {
   EXPECT_EQ(captured->at("l_out-3").shape, (std::vector<std::int64_t>{5, 256}));
 }
 
+TEST(LlamaOracle, EvaluatesIdsOfAModelWithoutTokenizer) {
+  const LlamaOracle model = MustLoad("toy");
+  const auto tokens = SomeTokens(20);
+  const auto width = static_cast<std::size_t>(model.vocab_size());
+  const auto whole = model.Logits(tokens);
+  const auto chunks = model.Logits(tokens, 7);
+  ASSERT_TRUE(whole && chunks);
+  EXPECT_TRUE(test::SameBits(*whole, *chunks, width));
+  EXPECT_GT(*std::ranges::max_element(*whole), 0.1f);
+}
+
 TEST(LlamaOracle, RefusesWhatItCannotEvaluate) {
   EXPECT_EQ(LlamaOracle::Load("/nowhere.gguf").error().kind, base::ErrorKind::kCorruptModel);
   const LlamaOracle model = MustLoad("tiny-f32");
