@@ -1,0 +1,69 @@
+// Brings a plan's experts to their owners and says which plan is then in force.
+//
+// Each target's compute object is made and filled in list order: the CPU uses the mapped file, a
+// device gets copies and the file's pages of what it took are given back. Units that a device has
+// no room for, though the plan thought so, move to the next target of the list that has room, with
+// a warning; the plan is made anew from what really happened. Call from one thread.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "base/result.h"
+#include "gg/cpu_traits.h"
+#include "gg/devices.h"
+#include "gg/gguf_file.h"
+#include "moe/compute/device_experts.h"
+#include "moe/compute/expert_weights.h"
+#include "moe/compute/state_components.h"
+#include "moe/materialize/expert_stacks.h"
+#include "moe/plan/plan.h"
+#include "moe/target/target_config.h"
+
+namespace moe {
+
+// Bytes of units that `target` has by now, of those it shall have.
+using LoadProgress = std::function<void(TargetId target, base::Bytes done, base::Bytes total)>;
+
+struct ExpertLoadRequest {
+  const ExpertSplitTargetConfig* config = nullptr;
+  const ModelShape* shape = nullptr;
+  const Hotness* hotness = nullptr;
+  const ExpertSplitPlan* plan = nullptr;  // what is wanted
+  const ExpertStacks* stacks = nullptr;
+  const gg::GgufFile* file = nullptr;            // for giving pages back; may be nullptr
+  std::shared_ptr<const ExpertWeights> weights;  // in the mapping, which outlives the owners
+  // The device that computes each target's units, [config->size()]. Every target is a CPU or a
+  // device of this process (moe::RefuseUnsupported was asked).
+  std::vector<gg::Device> devices;
+  gg::CpuTraits traits = gg::CpuTraits::Portable();
+  std::size_t max_rows = 512;  // of a batch
+  // Asked for each layer that belongs wholly to a primary that is a device: loads the layer into
+  // the primary's own graph; false when it has no room or refuses. Empty: never.
+  std::function<base::Result<bool>(LayerId)> keep_on_primary;
+  AllocateBuffer allocate = gg::Buffer::ForContext;  // seam: memory of devices
+  base::Log log;
+  LoadProgress progress;  // may be empty
+  std::stop_token stop;
+};
+
+struct LoadedExperts {
+  // Holds the plan in force.
+  std::shared_ptr<const ExpertSplitStateComponents> components;
+  // Layers that keep_on_primary took; the expert node need not compute them.
+  std::vector<LayerId> kept_on_primary;
+};
+
+// Errors: kCapacity, naming target and bytes, when units that a device has no room for fit on no
+// later target; kUnsupported naming a weight type that an owner cannot compute with;
+// kDeviceFailure; kCancelled; those of keep_on_primary. After an error nothing stays loaded but
+// what keep_on_primary took.
+base::Result<LoadedExperts> LoadExperts(ExpertLoadRequest request);
+
+}  // namespace moe

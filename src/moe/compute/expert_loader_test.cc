@@ -1,0 +1,199 @@
+// Runs on two Vulkan devices of one software driver; the memory of a device is a seam.
+#include "moe/compute/expert_loader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "moe/compute/test_experts.h"
+#include "moe/plan/placement_path.h"
+
+namespace moe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::size_t kLayers = 3;
+constexpr std::size_t kExperts = 6;
+constexpr std::size_t kUsed = 2;
+
+class ExpertLoaderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto devices = gg::DiscoverDevices();
+    ASSERT_TRUE(devices) << devices.error().message;
+    devices_ = std::move(*devices);
+    if (gg::FindDevice(devices_, "vulkan:1") == nullptr) {
+      GTEST_SKIP() << "needs GGML_VK_VISIBLE_DEVICES=0,0 (set by ctest) and a Vulkan driver";
+    }
+    test_shape_.num_layers = kLayers;
+    test_shape_.num_experts = kExperts;
+    experts_ = std::make_unique<TestExperts>(test_shape_);
+    DescribeModel();
+  }
+
+  // Stacks and sizes as a file of these experts would have them.
+  void DescribeModel() {
+    shape_.identity.num_layers = kLayers;
+    shape_.identity.num_experts = kExperts;
+    shape_.num_experts = kExperts;
+    shape_.experts_per_token = kUsed;
+    std::uint64_t offset = 0;
+    const auto stack = [&](const ExpertMatrix& matrix) {
+      ExpertStack made{.tensor = matrix.tensor,
+                       .type = matrix.type,
+                       .row_width = matrix.row_width,
+                       .num_rows = matrix.num_rows,
+                       .offset = offset,
+                       .bytes_per_expert = base::Bytes(matrix.expert_bytes)};
+      offset += matrix.expert_bytes * kExperts;
+      return made;
+    };
+    for (const LayerWeights& layer : experts_->weights()->layers) {
+      LayerStacks stacks;
+      stacks.gate = stack(layer.gate);
+      stacks.up = stack(*layer.up);
+      stacks.down = stack(layer.down);
+      shape_.layers.push_back({.block = static_cast<std::uint32_t>(shape_.layers.size()),
+                               .unit = {.gate = stacks.gate.bytes_per_expert,
+                                        .up = stacks.up->bytes_per_expert,
+                                        .down = stacks.down.bytes_per_expert}});
+      stacks_.push_back(std::move(stacks));
+    }
+    unit_ = shape_.unit_bytes(LayerId(0));
+  }
+
+  // Plans `list`, whose capacities are in units, and loads it.
+  base::Result<LoadedExperts> Load(const std::string& names,
+                                   std::vector<std::optional<std::size_t>> capacities) {
+    config_ = std::make_unique<ExpertSplitTargetConfig>(*ExpertSplitTargetConfig::Parse(names));
+    hotness_ = std::make_unique<Hotness>(Hotness::Uniform(shape_));
+    PlanRequest request{.shape = &shape_, .hotness = hotness_.get()};
+    std::vector<gg::Device> owners;
+    for (std::size_t t = 0; t < config_->size(); ++t) {
+      const std::string& name = config_->targets()[t].name;
+      request.targets.push_back(
+          {name, capacities[t] ? std::optional(unit_ * *capacities[t]) : std::nullopt});
+      owners.push_back(*gg::FindDevice(devices_, name));
+    }
+    auto plan = ExpertSplitPlan::Make(request);
+    if (!plan) return base::Forward(plan);
+    return LoadExperts(
+        {.config = config_.get(),
+         .shape = &shape_,
+         .hotness = hotness_.get(),
+         .plan = &*plan,
+         .stacks = &stacks_,
+         .weights = experts_->weights(),
+         .devices = std::move(owners),
+         .max_rows = 8,
+         .keep_on_primary = keep_on_primary_,
+         .allocate = [this](const gg::Context& context,
+                            ggml_backend_buffer_type_t type) { return Allocate(context, type); },
+         .log = base::Log([this](base::LogLevel level, std::string_view message) {
+           if (level == base::LogLevel::kWarning) warnings_.emplace_back(message);
+         })});
+  }
+
+  // Devices whose name is in room_ have room for that many more units.
+  base::Result<gg::Buffer> Allocate(const gg::Context& context, ggml_backend_buffer_type_t type) {
+    const std::string name = ggml_backend_buft_name(type);
+    if (const auto room = room_.find(name); room != room_.end()) {
+      std::size_t bytes = 0;
+      for (ggml_tensor* tensor = ggml_get_first_tensor(context.get()); tensor != nullptr;
+           tensor = ggml_get_next_tensor(context.get(), tensor)) {
+        bytes += ggml_nbytes(tensor);
+      }
+      const std::size_t units = (bytes + unit_.count() - 1) / unit_.count();
+      if (units > room->second) {
+        return base::Fail(base::ErrorKind::kCapacity, "{} has no room for {} bytes", name, bytes);
+      }
+      room->second -= units;
+    }
+    return gg::Buffer::ForContext(context, type);
+  }
+
+  // Every layer's output for some rows against double precision.
+  void ExpectRightNumbers(const LoadedExperts& loaded) {
+    MoeExpertCompute* routed = loaded.components->compute().routed();
+    ASSERT_NE(routed, nullptr);
+    const TestBatch batch(test_shape_, 7, kUsed);
+    for (std::size_t l = 0; l < kLayers; ++l) {
+      const ExpertBatch one = batch.batch(LayerId(l));
+      EXPECT_LT(Nmse(RunBatch(*routed, one, 2), Reference(*experts_, one)), 1e-6) << "layer " << l;
+    }
+  }
+
+  std::vector<gg::Device> devices_;
+  TestExpertShape test_shape_ = ShapeOfType(GGML_TYPE_F32);
+  std::unique_ptr<TestExperts> experts_;
+  ModelShape shape_;
+  ExpertStacks stacks_;
+  base::Bytes unit_;
+  std::unique_ptr<ExpertSplitTargetConfig> config_;
+  std::unique_ptr<Hotness> hotness_;
+  std::map<std::string, std::size_t> room_;
+  std::vector<std::string> warnings_;
+  std::function<base::Result<bool>(LayerId)> keep_on_primary_;
+};
+
+TEST_F(ExpertLoaderTest, LoadsThePlanThatWasWanted) {
+  auto loaded = Load("vulkan:0,vulkan:1,cpu", {6, 6, std::nullopt});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(loaded->components->plan().Summary(), "vulkan:0=6|vulkan:1=6|cpu=6");
+  EXPECT_TRUE(warnings_.empty());
+  ExpectRightNumbers(*loaded);
+}
+
+TEST_F(ExpertLoaderTest, UnitsWithoutRoomMoveToTheNextTargetWithAWarning) {
+  room_["Vulkan0"] = 3;
+  auto loaded = Load("vulkan:0,vulkan:1,cpu", {6, 9, std::nullopt});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  const ExpertSplitPlan& plan = loaded->components->plan();
+  EXPECT_LE(plan.units(TargetId(0)), 3u);
+  EXPECT_GT(plan.units(TargetId(0)), 0u);
+  EXPECT_EQ(plan.units(TargetId(1)), 9u) << "the second target is filled first";
+  EXPECT_EQ(plan.units(TargetId(0)) + plan.units(TargetId(1)) + plan.units(TargetId(2)),
+            kLayers * kExperts);
+  ASSERT_FALSE(warnings_.empty());
+  EXPECT_THAT(warnings_.front(), HasSubstr("vulkan:0"));
+  EXPECT_THAT(warnings_.front(), HasSubstr("moved"));
+  ExpectRightNumbers(*loaded);
+}
+
+TEST_F(ExpertLoaderTest, ATargetWithoutAnyRoomOwnsNothing) {
+  room_["Vulkan0"] = 0;
+  room_["Vulkan1"] = 0;
+  auto loaded = Load("vulkan:0,vulkan:1,cpu", {6, 6, std::nullopt});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(loaded->components->plan().Summary(), "vulkan:0=0|vulkan:1=0|cpu=18");
+  ExpectRightNumbers(*loaded);
+}
+
+TEST_F(ExpertLoaderTest, RefusesWhenNoLaterTargetHasRoom) {
+  room_["Vulkan1"] = 2;
+  auto loaded = Load("vulkan:0,vulkan:1", {9, 9});
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().kind, base::ErrorKind::kCapacity);
+  EXPECT_THAT(loaded.error().message, HasSubstr("vulkan:1"));
+  EXPECT_THAT(loaded.error().message, HasSubstr("--targets"));
+}
+
+TEST_F(ExpertLoaderTest, OffersWholeLayersToThePrimary) {
+  std::vector<std::size_t> asked;
+  keep_on_primary_ = [&](LayerId layer) {
+    asked.push_back(layer.index());
+    return base::Result<bool>(layer.index() != 1);
+  };
+  auto loaded = Load("vulkan:0,cpu", {kLayers * kExperts, std::nullopt});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_THAT(asked, ElementsAre(0, 1, 2));
+  EXPECT_THAT(loaded->kept_on_primary, ElementsAre(LayerId(0), LayerId(2)));
+}
+
+}  // namespace
+}  // namespace moe
