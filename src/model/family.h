@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 
@@ -60,9 +61,15 @@ struct ModelDescription {
   std::uint32_t context_length = 0;  // tokens, in training
 };
 
+class PlacedBackend;      // model/placed_backend.h
+struct DenseLoadRequest;  // model/placed_backend.h
+
 struct ModelFamily {
   std::string_view architecture;  // as in general.architecture
   base::Result<ModelDescription> (*describe)(const gg::GgufFile& file);
+  // Loads the dense part. Errors: kCorruptModel, kCapacity, kDeviceFailure. Nullptr for a family
+  // that can only be planned for.
+  base::Result<std::unique_ptr<PlacedBackend>> (*load)(const DenseLoadRequest& request) = nullptr;
 };
 
 // Dispatches on general.architecture. Errors: kCorruptModel when the key is missing or names none
