@@ -34,6 +34,8 @@ base::Result<RowKernel> RowKernel::Make(const gg::CpuTraits& traits, int type,
   kernel.row_width_ = row_width;
   kernel.row_bytes_ = row_width / kernel.traits_.block * kernel.traits_.block_bytes;
   kernel.multiply_ = kernel.traits_.vec_dot != nullptr ? MultiplyByDots : MultiplyDecoded;
+  kernel.k_quant_dots_ = FindKQuantDots(kernel.traits_);
+  if (kernel.k_quant_dots_ != nullptr) kernel.multiply_ = MultiplyKQuants;
   return kernel;
 }
 
@@ -57,6 +59,12 @@ void RowKernel::MultiplyByDots(const RowKernel& kernel, const std::byte* rows, s
       vec_dot(n, dots + r, 0, row, 0, vectors[v], 0, 1);
     }
   }
+}
+
+void RowKernel::MultiplyKQuants(const RowKernel& kernel, const std::byte* rows,
+                                std::size_t num_rows, const std::byte* const* vectors,
+                                std::size_t num_vectors, float* out, std::size_t out_stride) {
+  kernel.k_quant_dots_(kernel.row_width_, rows, num_rows, vectors, num_vectors, out, out_stride);
 }
 
 void RowKernel::MultiplyDecoded(const RowKernel& kernel, const std::byte* rows,

@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "gg/cpu_traits.h"
+#include "moe/compute/k_quant_kernel.h"
 
 namespace moe {
 
@@ -60,6 +61,10 @@ class RowKernel {
   static void MultiplyByDots(const RowKernel& kernel, const std::byte* rows, std::size_t num_rows,
                              const std::byte* const* vectors, std::size_t num_vectors, float* out,
                              std::size_t out_stride);
+  // Our own dot products of the type.
+  static void MultiplyKQuants(const RowKernel& kernel, const std::byte* rows, std::size_t num_rows,
+                              const std::byte* const* vectors, std::size_t num_vectors, float* out,
+                              std::size_t out_stride);
   // Decodes rows to floats; sums in double.
   static void MultiplyDecoded(const RowKernel& kernel, const std::byte* rows, std::size_t num_rows,
                               const std::byte* const* vectors, std::size_t num_vectors, float* out,
@@ -69,6 +74,7 @@ class RowKernel {
   std::size_t row_width_ = 0;
   std::size_t row_bytes_ = 0;
   MultiplyFunction multiply_ = nullptr;
+  KQuantDots k_quant_dots_ = nullptr;
 };
 
 }  // namespace moe
