@@ -23,11 +23,55 @@ bool HasScales(const LayerWeights& weights) {
   return !weights.gate.scales.empty() || (weights.up && !weights.up->scales.empty());
 }
 
+DeviceGraphShape ShapeOf(const LayerWeights& weights, std::size_t num_used, std::size_t num_pairs,
+                         std::size_t num_rows) {
+  return {.n_embd = weights.n_embd(),
+          .num_used = num_used,
+          .num_pairs = num_pairs,
+          .num_rows = num_rows,
+          .scales = HasScales(weights)};
+}
+
+DeviceGraphShape LargestShape(const LayerWeights& weights, std::size_t num_used,
+                              std::size_t max_rows) {
+  return ShapeOf(weights, num_used, PaddedPairs(max_rows * num_used), PaddedRows(max_rows));
+}
+
+// One expert in a context; it has no memory, but counts as if it had.
+ggml_tensor* PlacedStack(const gg::Context& context, const ExpertMatrix& matrix) {
+  ggml_tensor* tensor = ggml_new_tensor_3d(context.get(), static_cast<ggml_type>(matrix.type),
+                                           static_cast<std::int64_t>(matrix.row_width),
+                                           static_cast<std::int64_t>(matrix.num_rows), 1);
+  tensor->data = tensor;
+  return tensor;
+}
+
 bool AreConsecutive(const std::vector<std::uint32_t>& rows) {
   return rows.back() - rows.front() + 1 == rows.size();
 }
 
 }  // namespace
+
+base::Result<base::Bytes> MeasureDeviceScratch(const gg::Device& device,
+                                               const ExpertWeights& weights, std::size_t num_used,
+                                               std::size_t max_rows) {
+  base::Bytes most;
+  const ggml_gallocr_ptr allocator(ggml_gallocr_new(ggml_backend_dev_buffer_type(device.handle)));
+  for (const LayerWeights& layer : weights.layers) {
+    auto context = gg::Context::Make(3);
+    if (!context) return base::Forward(context);
+    DeviceStack stack{.first = 0, .count = 1};
+    stack.gate = PlacedStack(*context, layer.gate);
+    if (layer.up) stack.up = PlacedStack(*context, *layer.up);
+    stack.down = PlacedStack(*context, layer.down);
+    auto graph = DeviceGraph::Build(stack, LargestShape(layer, num_used, max_rows));
+    if (!graph) return base::Forward(graph);
+    std::size_t size = 0;
+    ggml_gallocr_reserve_n_size(allocator.get(), graph->graph(), nullptr, nullptr, &size);
+    most = std::max(most, base::Bytes(size));
+  }
+  return most;
+}
 
 base::Result<std::unique_ptr<DeviceCompute>> DeviceCompute::Make(DeviceComputeOptions options) {
   for (const LayerWeights& weights : options.weights->layers) {
@@ -122,25 +166,16 @@ base::Result<void> DeviceCompute::LoadLayer(LayerId id) {
   return loaded;
 }
 
-DeviceGraphShape DeviceCompute::Shape(LayerId layer, std::size_t num_pairs,
-                                      std::size_t num_rows) const {
-  const LayerWeights& weights = options_.weights->layers[layer.index()];
-  return {.n_embd = weights.n_embd(),
-          .num_used = options_.num_used,
-          .num_pairs = num_pairs,
-          .num_rows = num_rows,
-          .scales = HasScales(weights)};
-}
-
 base::Result<void> DeviceCompute::ReserveScratch(LayerId layer, const DeviceStack& stack) {
-  const std::size_t pairs = PaddedPairs(options_.max_rows * options_.num_used);
-  auto graph = DeviceGraph::Build(stack, Shape(layer, pairs, PaddedRows(options_.max_rows)));
+  const DeviceGraphShape shape =
+      LargestShape(options_.weights->layers[layer.index()], options_.num_used, options_.max_rows);
+  auto graph = DeviceGraph::Build(stack, shape);
   if (!graph) return base::Forward(graph);
   if (const ggml_tensor* node = graph->Unsupported(backend_.device())) {
     return base::Fail(base::ErrorKind::kUnsupported,
                       "{}: the device refuses {} for {} pairs: use a smaller batch or leave the "
                       "target out",
-                      options_.name, ggml_op_name(node->op), pairs);
+                      options_.name, ggml_op_name(node->op), shape.num_pairs);
   }
   const std::size_t before = ggml_gallocr_get_buffer_size(scratch_.get(), 0);
   if (!ggml_gallocr_reserve(scratch_.get(), graph->graph())) {
@@ -177,8 +212,9 @@ base::Result<DeviceGraph*> DeviceCompute::Graph(const DeviceLaunch& launch) {
   const GraphKey key{batch_.layer.index(), launch.stack, launch.padded_pairs(),
                      launch.padded_rows(batch_.num_used)};
   if (const auto found = graphs_.find(key); found != graphs_.end()) return &found->second;
-  auto graph = DeviceGraph::Build(layers_[key.layer].loaded->stacks()[key.stack],
-                                  Shape(batch_.layer, key.num_pairs, key.num_rows));
+  auto graph = DeviceGraph::Build(
+      layers_[key.layer].loaded->stacks()[key.stack],
+      ShapeOf(options_.weights->layers[key.layer], options_.num_used, key.num_pairs, key.num_rows));
   if (!graph) return base::Forward(graph);
   const std::size_t before = ggml_gallocr_get_buffer_size(scratch_.get(), 0);
   if (!ggml_gallocr_alloc_graph(scratch_.get(), graph->graph())) {

@@ -48,6 +48,13 @@ struct DeviceComputeOptions {
   AllocateBuffer allocate = gg::Buffer::ForContext;
 };
 
+// Memory on the device that batches need beside the weights, for planning: what scratch_bytes()
+// will be when every layer is loaded. Allocates nothing there. Errors: kInternal when the host is
+// out of memory.
+base::Result<base::Bytes> MeasureDeviceScratch(const gg::Device& device,
+                                               const ExpertWeights& weights, std::size_t num_used,
+                                               std::size_t max_rows);
+
 class DeviceCompute final : public MoeExpertCompute {
  public:
   // Opens the device; loads nothing. Errors: kDeviceFailure naming the device; kCorruptModel naming
@@ -108,7 +115,6 @@ class DeviceCompute final : public MoeExpertCompute {
 
   std::vector<ExpertId> OwnedExperts(LayerId layer) const;
   void Unload(LayerId layer);
-  DeviceGraphShape Shape(LayerId layer, std::size_t num_pairs, std::size_t num_rows) const;
   // Grows the scratch memory to what the largest batch of this layer needs.
   base::Result<void> ReserveScratch(LayerId layer, const DeviceStack& stack);
   base::Result<DeviceGraph*> Graph(const DeviceLaunch& launch);

@@ -181,6 +181,22 @@ TEST(DeviceCompute, BuildsAGraphOncePerShapeAndLayer) {
   EXPECT_EQ(device->num_graphs(), 4u);  // 18 to 24 pairs, 26 to 32 pairs
 }
 
+TEST(DeviceCompute, ScratchMemoryIsKnownBeforeAnythingIsLoaded) {
+  for (const bool fused : {false, true}) {
+    TestExpertShape shape = SmallShape(GGML_TYPE_F32);
+    shape.fused = fused;
+    const TestExperts experts(shape);
+    const auto measured = MeasureDeviceScratch(AnyDevice(), *experts.weights(), 2, 24);
+    ASSERT_TRUE(measured) << measured.error().message;
+    const auto device = MakeDevice(experts, 2, {.max_rows = 24});
+    EXPECT_EQ(*measured, device->scratch_bytes());
+    EXPECT_GT(*measured, base::Bytes::KiB(48));
+    const TestBatch batch(shape, 24, 2);
+    RunBatch(*device, batch.batch());
+    EXPECT_EQ(*measured, device->scratch_bytes());
+  }
+}
+
 TEST(DeviceCompute, AnotherPlanReloadsOnlyTheLayersThatChange) {
   TestExpertShape shape = SmallShape(GGML_TYPE_F32);
   shape.num_layers = 2;

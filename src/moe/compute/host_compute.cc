@@ -22,7 +22,9 @@ constexpr std::size_t kBlockBytes = 16 * 1024;
 constexpr std::size_t kBlockRows = 64;
 constexpr std::size_t kVectorTile = 32;
 
-std::size_t BlockRows(std::size_t row_bytes) {
+// One vector passes each row once: long runs of the file in a row are best then.
+std::size_t BlockRows(std::size_t row_bytes, std::size_t num_vectors) {
+  if (num_vectors == 1) return kBlockRows;
   return std::bit_floor(std::clamp<std::size_t>(kBlockBytes / row_bytes, 1, kBlockRows));
 }
 
@@ -241,7 +243,7 @@ void HostCompute::Expand(TeamThread thread) {
 
 void HostCompute::ExpandRows(const PairGroup& group, std::size_t first, std::size_t end) {
   const std::size_t block =
-      BlockRows(std::max(layer().weights->gate.row_bytes, layer().up_row_bytes()));
+      BlockRows(std::max(layer().weights->gate.row_bytes, layer().up_row_bytes()), group.size());
   for (std::size_t row = first; row < end; row += block) {
     const std::size_t num_rows = std::min(block, end - row);
     for (std::size_t pair = group.begin; pair < group.end; pair += kVectorTile) {
@@ -310,7 +312,7 @@ void HostCompute::Reduce(TeamThread thread) {
 void HostCompute::ReduceRows(const PairGroup& group, std::size_t first, std::size_t end) {
   const Layer& layer = this->layer();
   const ExpertMatrix& down = layer.weights->down;
-  const std::size_t block = BlockRows(down.row_bytes);
+  const std::size_t block = BlockRows(down.row_bytes, group.size());
   const std::size_t stride = Stride(batch_.n_embd * sizeof(float)) / sizeof(float);
   for (std::size_t row = first; row < end; row += block) {
     const std::size_t num_rows = std::min(block, end - row);
