@@ -1,0 +1,222 @@
+// The routed experts of one layer on the CPU, one thread: HostCompute against ggml's own operations
+// on the same weights, in turn, in the same run, in CPU time. Both results are compared before
+// anything is timed. The layer has the shape of a 35B-A3B model (2048 wide, 512 hidden, 8 of 64
+// experts a row).
+#include <benchmark/benchmark.h>
+#include <ggml-cpp.h>
+#include <time.h>
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gg/cpu_traits.h"
+#include "gg/devices.h"
+#include "gg/handles.h"
+#include "moe/compute/host_compute.h"
+
+namespace {
+
+constexpr std::size_t kEmbd = 2048;
+constexpr std::size_t kHidden = 512;
+constexpr std::size_t kExperts = 64;
+constexpr std::size_t kUsed = 8;
+
+std::int64_t Int(std::size_t n) { return static_cast<std::int64_t>(n); }
+
+// The encoded weights of one projection: a few random rows in random order.
+std::vector<std::byte> RandomRows(ggml_type type, std::size_t num_rows, std::size_t row_width,
+                                  std::mt19937& random) {
+  constexpr std::size_t kPool = 64;
+  std::normal_distribution<float> normal(0, 1.5f / std::sqrt(static_cast<float>(row_width)));
+  std::vector<float> values(kPool * row_width);
+  for (float& value : values) value = normal(random);
+  const std::size_t row_bytes = ggml_row_size(type, Int(row_width));
+  std::vector<std::byte> pool(kPool * row_bytes);
+  ggml_quantize_chunk(type, values.data(), pool.data(), 0, kPool, Int(row_width), nullptr);
+  std::vector<std::byte> rows(num_rows * row_bytes);
+  for (std::size_t r = 0; r < num_rows; ++r) {
+    std::copy_n(pool.data() + random() % kPool * row_bytes, row_bytes, rows.data() + r * row_bytes);
+  }
+  return rows;
+}
+
+struct Layer {
+  Layer(ggml_type type, ggml_type down_type, std::size_t num_rows) {
+    std::mt19937 random(1);
+    gate = RandomRows(type, kExperts * kHidden, kEmbd, random);
+    up = RandomRows(type, kExperts * kHidden, kEmbd, random);
+    down = RandomRows(down_type, kExperts * kEmbd, kHidden, random);
+    weights = std::make_shared<moe::ExpertWeights>();
+    weights->num_experts = kExperts;
+    weights->layers.push_back({.gate = Matrix("gate", type, kHidden, kEmbd, gate),
+                               .up = Matrix("up", type, kHidden, kEmbd, up),
+                               .down = Matrix("down", down_type, kEmbd, kHidden, down)});
+    std::normal_distribution<float> normal;
+    for (std::size_t i = 0; i < num_rows * kEmbd; ++i) rows.push_back(normal(random));
+    for (std::size_t i = 0; i < num_rows; ++i) {
+      // Distinct experts of a row.
+      const std::size_t first = random() % kExperts;
+      const std::size_t step = 1 + 2 * (random() % (kExperts / 2));
+      for (std::size_t s = 0; s < kUsed; ++s) {
+        ids.push_back(static_cast<std::int32_t>((first + s * step) % kExperts));
+        routed.push_back(1.0f / kUsed);
+      }
+    }
+    batch = {.layer = moe::LayerId(0),
+             .num_rows = num_rows,
+             .num_used = kUsed,
+             .n_embd = kEmbd,
+             .rows = rows.data(),
+             .ids = ids.data(),
+             .weights = routed.data()};
+  }
+
+  static moe::ExpertMatrix Matrix(std::string name, ggml_type type, std::size_t num_rows,
+                                  std::size_t row_width, const std::vector<std::byte>& data) {
+    const std::size_t row_bytes = ggml_row_size(type, Int(row_width));
+    return {.tensor = std::move(name),
+            .type = type,
+            .row_width = row_width,
+            .num_rows = num_rows,
+            .row_bytes = row_bytes,
+            .expert_bytes = num_rows * row_bytes,
+            .data = data.data()};
+  }
+
+  std::vector<std::byte> gate, up, down;
+  std::shared_ptr<moe::ExpertWeights> weights;
+  std::vector<float> rows;
+  std::vector<std::int32_t> ids;
+  std::vector<float> routed;
+  moe::ExpertBatch batch;
+};
+
+void RunOurs(moe::HostCompute& host, const moe::ExpertBatch& batch, std::vector<float>& out) {
+  if (!host.Begin(batch)) return;
+  host.Prepare({});
+  host.Expand({});
+  host.Reduce({});
+  const moe::ExpertPart parts[] = {host.part(0)};
+  moe::CombineParts(batch, parts, {}, out.data());
+}
+
+// The node as llama.cpp builds it: one operation after the other over [rows, used] vectors.
+class GgmlNode {
+ public:
+  GgmlNode(gg::Backend backend, gg::Context context, const Layer& layer)
+      : backend_(std::move(backend)), context_(std::move(context)) {
+    backend_.SetThreads(1);
+    ggml_context* ctx = context_.get();
+    const auto rows = Int(layer.batch.num_rows);
+    const auto stack = [&](const moe::ExpertMatrix& m) {
+      return ggml_new_tensor_3d(ctx, static_cast<ggml_type>(m.type), Int(m.row_width),
+                                Int(m.num_rows), kExperts);
+    };
+    const moe::LayerWeights& weights = layer.weights->layers[0];
+    ggml_tensor* gate = stack(weights.gate);
+    ggml_tensor* up = stack(*weights.up);
+    ggml_tensor* down = stack(weights.down);
+    ggml_tensor* x = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, kEmbd, 1, rows);
+    ggml_tensor* ids = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, kUsed, rows);
+    ggml_tensor* routed = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 1, kUsed, rows);
+    ggml_tensor* y =
+        ggml_mul(ctx,
+                 ggml_mul_mat_id(ctx, down,
+                                 ggml_swiglu_split(ctx, ggml_mul_mat_id(ctx, gate, x, ids),
+                                                   ggml_mul_mat_id(ctx, up, x, ids)),
+                                 ids),
+                 routed);
+    for (std::size_t s = 0; s < kUsed; ++s) {
+      ggml_tensor* slot = ggml_view_2d(ctx, y, kEmbd, rows, y->nb[2], s * y->nb[1]);
+      sum_ = s == 0 ? slot : ggml_add(ctx, sum_, slot);
+    }
+    graph_ = context_.NewGraph(64);
+    ggml_build_forward_expand(graph_, sum_);
+    buffer_.reset(ggml_backend_alloc_ctx_tensors(ctx, backend_.get()));
+    ggml_backend_tensor_set(gate, layer.gate.data(), 0, layer.gate.size());
+    ggml_backend_tensor_set(up, layer.up.data(), 0, layer.up.size());
+    ggml_backend_tensor_set(down, layer.down.data(), 0, layer.down.size());
+    ggml_backend_tensor_set(x, layer.rows.data(), 0, ggml_nbytes(x));
+    ggml_backend_tensor_set(ids, layer.ids.data(), 0, ggml_nbytes(ids));
+    ggml_backend_tensor_set(routed, layer.routed.data(), 0, ggml_nbytes(routed));
+  }
+
+  bool Run() { return ggml_backend_graph_compute(backend_.get(), graph_) == GGML_STATUS_SUCCESS; }
+  void Read(std::vector<float>& out) const {
+    ggml_backend_tensor_get(sum_, out.data(), 0, out.size() * sizeof(float));
+  }
+
+ private:
+  gg::Backend backend_;
+  gg::Context context_;
+  ggml_backend_buffer_ptr buffer_;
+  ggml_cgraph* graph_ = nullptr;
+  ggml_tensor* sum_ = nullptr;
+};
+
+// Of this process: a busy machine changes it less than the time on the wall.
+double CpuSeconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+bool Agree(const std::vector<float>& a, const std::vector<float>& b) {
+  double error = 0;
+  double power = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    error += std::pow(static_cast<double>(a[i] - b[i]), 2);
+    power += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return error < 1e-3 * power;
+}
+
+void Experts(benchmark::State& state, ggml_type type, ggml_type down_type) {
+  const auto devices = gg::DiscoverDevices();
+  const auto traits = gg::CpuTraits::Loaded();
+  if (!devices || !traits) return state.SkipWithError("no CPU backend");
+  const Layer layer(type, down_type, static_cast<std::size_t>(state.range(0)));
+  auto host = moe::HostCompute::Make({.weights = layer.weights, .traits = *traits});
+  auto backend = gg::Backend::Open(devices->back());
+  auto context = gg::Context::Make(64, 64);
+  if (!host || !backend || !context) return state.SkipWithError("cannot set up");
+  GgmlNode ggml(std::move(*backend), std::move(*context), layer);
+  std::vector<float> ours(layer.batch.num_rows * kEmbd);
+  std::vector<float> theirs(ours.size());
+  RunOurs(**host, layer.batch, ours);
+  if (!ggml.Run()) return state.SkipWithError("ggml failed");
+  ggml.Read(theirs);
+  if (!Agree(ours, theirs)) return state.SkipWithError("the results differ");
+  double our_time = 0;
+  double ggml_time = 0;
+  for (auto _ : state) {
+    const double start = CpuSeconds();
+    RunOurs(**host, layer.batch, ours);
+    const double middle = CpuSeconds();
+    ggml.Run();
+    ggml_time += CpuSeconds() - middle;
+    our_time += middle - start;
+    state.SetIterationTime(middle - start);
+  }
+  state.counters["ggml_time_over_ours"] = ggml_time / our_time;
+}
+
+BENCHMARK_CAPTURE(Experts, q4_k_q6_k, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K)
+    ->Arg(1)
+    ->Arg(32)
+    ->Arg(256)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(Experts, q8_0, GGML_TYPE_Q8_0, GGML_TYPE_Q8_0)
+    ->Arg(1)
+    ->Arg(256)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+
+BENCHMARK_MAIN();
