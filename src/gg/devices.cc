@@ -73,6 +73,9 @@ base::Result<void> LoadBackends(const DiscoveryOptions& options) {
   static bool loaded = false;
   if (loaded) return {};
   if (auto prepared = PrepareVulkan(options.software_vulkan_settings); !prepared) return prepared;
+  // The tiled kernels run from a certain number of rows on and add in another order than the dot
+  // products of fewer rows: a token's result would depend on its batch.
+  ::setenv("GGML_CPU_TILED_MM", "0", /*overwrite=*/0);
   GgmlLog() = options.log;
   ggml_log_set(ForwardGgmlLine, nullptr);
   // A second load would register every device again.

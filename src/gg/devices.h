@@ -3,6 +3,9 @@
 // Loading ggml's backends happens once a process, in the first DiscoverDevices; nothing else may
 // call ggml before. Call from one thread at a time (the first call changes the environment); a
 // Device is a plain value that stays true for the process's life, except its free memory.
+//
+// The first call also sets GGML_CPU_TILED_MM=0 unless it is set: ggml's tiled CPU kernels, which
+// take over at a certain number of rows, would make a token's numbers depend on its batch.
 #pragma once
 
 #include <cstdint>
