@@ -22,14 +22,16 @@ namespace model {
 struct BatchRow {
   std::int32_t token = 0;  // 0 to vocab_size() - 1
   std::uint32_t slot = 0;  // 0 to num_slots() - 1
-  std::uint32_t position =
-      0;  // from 0; the slot's length plus the rows of this slot before this one
+  // From 0: the slot's length plus the rows of this slot before this one.
+  std::uint32_t position = 0;
   bool wants_logits = false;
 };
 
 // What one part of the expert split has computed since the backend was made.
 struct ExpertCounter {
-  std::string name;  // of the target, or "primary" for layers kept in the primary's graph
+  // "primary" for layers in the primary's own graph, or "part N" of the compute object that the
+  // other layers share (moe::MoeExpertCompute::part).
+  std::string name;
   std::uint64_t num_pairs = 0;  // (row, expert) pairs
 };
 

@@ -45,26 +45,35 @@ void ExpertNodes::Run(ggml_tensor* result, int thread, int num_threads, void* no
   }
 }
 
-ggml_tensor* ExpertNodes::Build(ggml_context* context, moe::LayerId layer, ggml_tensor* rows,
-                                ggml_tensor* ids, ggml_tensor* weights,
-                                std::vector<ggml_tensor*>* on_cpu) {
-  void* node = &nodes_[layer.index()];
+ggml_tensor* ExpertNodes::BuildBegin(ggml_context* context, moe::LayerId layer,
+                                     const Sources& sources, std::vector<ggml_tensor*>* on_cpu) {
+  std::array<ggml_tensor*, 3> args = {sources.rows, sources.ids, sources.weights};
+  ggml_tensor* begin =
+      ggml_custom_4d(context, GGML_TYPE_F32, 1, 1, 1, 1, args.data(), static_cast<int>(args.size()),
+                     &Run<Phase::kBegin>, 1, &nodes_[layer.index()]);
+  on_cpu->push_back(begin);
+  return begin;
+}
+
+ggml_tensor* ExpertNodes::BuildRest(ggml_context* context, moe::LayerId layer,
+                                    const Sources& sources, ggml_tensor* begin,
+                                    std::vector<ggml_tensor*>* on_cpu) {
+  ggml_tensor* previous = begin;
   // The allocator keeps the sources until the last node that names them: all do, since a compute
   // object may read them from Begin to the end of Combine.
-  ggml_tensor* previous = nullptr;
   const auto append = [&](ggml_custom_op_t run, int num_tasks, std::int64_t width,
                           std::int64_t height) {
-    std::array<ggml_tensor*, 4> sources = {rows, ids, weights, previous};
-    previous = ggml_custom_4d(context, GGML_TYPE_F32, width, height, 1, 1, sources.data(),
-                              previous == nullptr ? 3 : 4, run, num_tasks, node);
+    std::array<ggml_tensor*, 4> args = {sources.rows, sources.ids, sources.weights, previous};
+    previous =
+        ggml_custom_4d(context, GGML_TYPE_F32, width, height, 1, 1, args.data(),
+                       static_cast<int>(args.size()), run, num_tasks, &nodes_[layer.index()]);
     on_cpu->push_back(previous);
   };
-  append(&Run<Phase::kBegin>, 1, 1, 1);
   append(&Run<Phase::kPrepare>, GGML_N_TASKS_MAX, 1, 1);
   append(&Run<Phase::kExpand>, GGML_N_TASKS_MAX, 1, 1);
   append(&Run<Phase::kReduce>, GGML_N_TASKS_MAX, 1, 1);
   append(&Run<Phase::kFinish>, 1, 1, 1);
-  append(&Run<Phase::kCombine>, GGML_N_TASKS_MAX, rows->ne[0], rows->ne[1]);
+  append(&Run<Phase::kCombine>, GGML_N_TASKS_MAX, sources.rows->ne[0], sources.rows->ne[1]);
   return previous;
 }
 

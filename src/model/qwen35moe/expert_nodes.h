@@ -31,11 +31,21 @@ class ExpertNodes {
   void SetCompute(std::shared_ptr<moe::MoeExpertCompute> compute) { compute_ = std::move(compute); }
   const std::shared_ptr<moe::MoeExpertCompute>& compute() const { return compute_; }
 
-  // Appends the nodes of `layer` and returns the layer's weighted sum [rows, n_embd]. `rows` is
-  // [rows, n_embd], `ids` I32 and `weights` F32 [rows, experts_per_token], all contiguous. Every
-  // node is added to `on_cpu`.
-  ggml_tensor* Build(ggml_context* context, moe::LayerId layer, ggml_tensor* rows, ggml_tensor* ids,
-                     ggml_tensor* weights, std::vector<ggml_tensor*>* on_cpu);
+  // What a layer's batch is made of: `rows` [rows, n_embd], `ids` I32 and `weights` F32 [rows,
+  // experts_per_token], all contiguous.
+  struct Sources {
+    ggml_tensor* rows = nullptr;
+    ggml_tensor* ids = nullptr;
+    ggml_tensor* weights = nullptr;
+  };
+
+  // The node of Begin; what a device primary computes next overlaps with the phases behind it.
+  // Every node is added to `on_cpu`.
+  ggml_tensor* BuildBegin(ggml_context* context, moe::LayerId layer, const Sources& sources,
+                          std::vector<ggml_tensor*>* on_cpu);
+  // The nodes of all other phases; returns the layer's weighted sum [rows, n_embd].
+  ggml_tensor* BuildRest(ggml_context* context, moe::LayerId layer, const Sources& sources,
+                         ggml_tensor* begin, std::vector<ggml_tensor*>* on_cpu);
 
   // Call before a graph runs.
   void StartStep();

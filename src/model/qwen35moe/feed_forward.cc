@@ -84,16 +84,24 @@ ggml_tensor* BuildSharedExpert(GraphBuild& build, const LayerWeights& weights, g
 }  // namespace
 
 ggml_tensor* BuildFeedForward(GraphBuild& build, std::size_t layer, ggml_tensor* x) {
+  ggml_context* c = build.context;
   const LayerWeights& weights = build.sources->weights->layers()[layer];
   const Routing routing = BuildRouter(build, weights.router, x);
-  ggml_tensor* routed = nullptr;
   if (weights.experts) {
-    routed = BuildPrimaryExperts(build, *weights.experts, x, routing);
-  } else {
-    routed = build.sources->experts->Build(build.context, moe::LayerId(layer), x, routing.ids,
-                                           routing.weights, &build.on_cpu);
+    ggml_tensor* routed = BuildPrimaryExperts(build, *weights.experts, x, routing);
+    return ggml_add(c, routed, BuildSharedExpert(build, weights, x));
   }
-  return ggml_add(build.context, routed, BuildSharedExpert(build, weights, x));
+  // The order of the graph: a device primary gets the shared expert after the rows were handed out
+  // and computes it while the nodes behind are at work.
+  ExpertNodes& nodes = *build.sources->experts;
+  const moe::LayerId id(layer);
+  const ExpertNodes::Sources sources = {x, routing.ids, routing.weights};
+  ggml_tensor* begin = nodes.BuildBegin(c, id, sources, &build.on_cpu);
+  ggml_build_forward_expand(build.graph, begin);
+  ggml_tensor* shared = BuildSharedExpert(build, weights, x);
+  ggml_build_forward_expand(build.graph, shared);
+  ggml_tensor* routed = nodes.BuildRest(c, id, sources, begin, &build.on_cpu);
+  return ggml_add(c, routed, shared);
 }
 
 }  // namespace model::qwen35moe

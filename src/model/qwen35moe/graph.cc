@@ -99,36 +99,38 @@ ggml_tensor* JoinRows(GraphBuild& build, const std::vector<ggml_tensor*>& parts)
   return joined;
 }
 
+std::vector<ggml_tensor*> Graph::MakeNodes(const GraphSources& sources, const GraphShape& shape) {
+  const Hparams& hparams = *sources.hparams;
+  shape_ = shape;
+  cells_per_slot_ = sources.state->size().cells_per_slot;
+  cache_width_ = std::int64_t{hparams.num_kv_heads} * hparams.head_dim;
+  const std::size_t capacity = GraphCapacity(hparams, shape);
+  // A view or input is a tensor without being a node: twice the nodes is ample.
+  context_.reset(ggml_init({.mem_size = 2 * capacity * ggml_tensor_overhead() +
+                                        ggml_graph_overhead_custom(capacity, false),
+                            .mem_buffer = nullptr,
+                            .no_alloc = true}));
+  graph_ = ggml_new_graph_custom(context_.get(), capacity, false);
+  inputs_ = NewInputs(context_.get(), shape, cache_width_);
+  GraphBuild build{.context = context_.get(),
+                   .graph = graph_,
+                   .shape = &shape_,
+                   .sources = &sources,
+                   .inputs = &inputs_,
+                   .on_cpu = {}};
+  logits_ = BuildNodes(build);
+  return std::move(build.on_cpu);
+}
+
 base::Result<std::unique_ptr<Graph>> Graph::Build(const GraphSources& sources,
                                                   const GraphShape& shape) {
   std::unique_ptr<Graph> graph(new Graph());
-  const Hparams& hparams = *sources.hparams;
-  graph->shape_ = shape;
-  graph->cells_per_slot_ = sources.state->size().cells_per_slot;
-  graph->cache_width_ = std::int64_t{hparams.num_kv_heads} * hparams.head_dim;
-
-  const std::size_t capacity = GraphCapacity(hparams, shape);
-  // A view or input is a tensor without being a node: twice the nodes is ample.
-  graph->context_.reset(ggml_init({.mem_size = 2 * capacity * ggml_tensor_overhead() +
-                                               ggml_graph_overhead_custom(capacity, false),
-                                   .mem_buffer = nullptr,
-                                   .no_alloc = true}));
-  ggml_context* context = graph->context_.get();
-  graph->graph_ = ggml_new_graph_custom(context, capacity, false);
-  graph->inputs_ = NewInputs(context, shape, graph->cache_width_);
-  GraphBuild build{.context = context,
-                   .graph = graph->graph_,
-                   .shape = &graph->shape_,
-                   .sources = &sources,
-                   .inputs = &graph->inputs_,
-                   .on_cpu = {}};
-  graph->logits_ = BuildNodes(build);
-
+  const std::vector<ggml_tensor*> on_cpu = graph->MakeNodes(sources, shape);
   std::vector<ggml_backend_t> backends = sources.backends.list;
-  graph->scheduler_.reset(ggml_backend_sched_new(backends.data(), nullptr,
-                                                 static_cast<int>(backends.size()), capacity,
-                                                 /*parallel=*/false, /*op_offload=*/false));
-  for (ggml_tensor* node : build.on_cpu) {
+  graph->scheduler_.reset(ggml_backend_sched_new(
+      backends.data(), nullptr, static_cast<int>(backends.size()),
+      GraphCapacity(*sources.hparams, shape), /*parallel=*/false, /*op_offload=*/false));
+  for (ggml_tensor* node : on_cpu) {
     ggml_backend_sched_set_tensor_backend(graph->scheduler_.get(), node, sources.backends.cpu());
   }
   if (!ggml_backend_sched_alloc_graph(graph->scheduler_.get(), graph->graph_)) {
@@ -138,6 +140,22 @@ base::Result<std::unique_ptr<Graph>> Graph::Build(const GraphSources& sources,
                 shape.num_rows(), shape.num_cells);
   }
   return graph;
+}
+
+std::string Graph::FirstRefusal(const GraphSources& sources, const GraphShape& shape,
+                                ggml_backend_dev_t device) {
+  Graph graph;
+  static_cast<void>(graph.MakeNodes(sources, shape));
+  const auto is_state = [&](const ggml_tensor* tensor) {
+    if (tensor == nullptr) return false;
+    return sources.state->Holds(tensor->view_src != nullptr ? tensor->view_src : tensor);
+  };
+  for (int i = 0; i < ggml_graph_n_nodes(graph.graph_); ++i) {
+    const ggml_tensor* node = ggml_graph_node(graph.graph_, i);
+    const bool touches = is_state(node) || std::ranges::any_of(node->src, is_state);
+    if (touches && !ggml_backend_dev_supports_op(device, node)) return ggml_op_desc(node);
+  }
+  return "";
 }
 
 base::Result<void> Graph::Run(std::span<const BatchRow> rows, const BatchLayout& layout,

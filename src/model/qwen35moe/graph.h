@@ -8,9 +8,9 @@
 #include <ggml-cpp.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -46,6 +46,11 @@ class Graph {
   static base::Result<std::unique_ptr<Graph>> Build(const GraphSources& sources,
                                                     const GraphShape& shape);
 
+  // The first operation on the state that `device` refuses in a graph of this shape (its name in
+  // ggml), or empty. ggml aborts when such a state lies on that device.
+  static std::string FirstRefusal(const GraphSources& sources, const GraphShape& shape,
+                                  ggml_backend_dev_t device);
+
   // Runs one batch of this graph's shape. `rows` is the batch, `layout` how it lies in the graph,
   // `first_positions` [num_slots] the length of each slot before it. Writes the logits
   // [num_outputs, n_vocab] to `logits`. Errors: kCancelled when the CPU backend's abort callback
@@ -56,7 +61,7 @@ class Graph {
   const GraphShape& shape() const { return shape_; }
   // Compute buffers of all backends together.
   base::Bytes buffer_bytes() const;
-  // Parts the scheduler cut the graph into; 1 when everything runs on one backend.
+  // Pieces that the scheduler cut the graph into; 1 when everything runs on one backend.
   int num_splits() const { return ggml_backend_sched_get_n_splits(scheduler_.get()); }
 
   // The tensors that Run fills.
@@ -71,6 +76,8 @@ class Graph {
 
  private:
   Graph() = default;
+  // Makes the nodes, without memory; the ones that must run on the CPU.
+  std::vector<ggml_tensor*> MakeNodes(const GraphSources& sources, const GraphShape& shape);
   void SetInputs(std::span<const BatchRow> rows, const BatchLayout& layout);
 
   ggml_backend_sched_ptr scheduler_;

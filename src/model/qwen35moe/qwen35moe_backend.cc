@@ -1,9 +1,12 @@
 #include "model/qwen35moe/qwen35moe_backend.h"
 
 #include <algorithm>
+#include <cstring>
+#include <format>
 #include <utility>
 
 #include "model/qwen35moe/batch_layout.h"
+#include "model/qwen35moe/directory.h"
 
 namespace model::qwen35moe {
 namespace {
@@ -26,13 +29,43 @@ Function BackendFunction(ggml_backend_t backend, const char* name) {
   return reinterpret_cast<Function>(ggml_backend_reg_get_proc_address(registry, name));
 }
 
+std::vector<float> ReadFloats(const gg::GgufFile& file, const std::string& name) {
+  const gg::GgufTensor* tensor = name.empty() ? nullptr : file.FindTensor(name);
+  if (tensor == nullptr) return {};
+  const std::span<const std::byte> bytes = file.Data(*tensor);
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
+  return values;
+}
+
+std::shared_ptr<const moe::ExpertWeights> MapExperts(const gg::GgufFile& file,
+                                                     const ModelDescription& description) {
+  std::vector<std::span<const std::byte>> shards;
+  for (const base::MappedFile& shard : file.shards()) shards.push_back(shard.bytes());
+  auto experts = std::make_shared<moe::ExpertWeights>(
+      moe::MapExpertWeights(description.stacks, description.shape.num_experts, shards));
+  for (std::size_t i = 0; i < experts->layers.size(); ++i) {
+    const moe::LayerStacks& stacks = description.stacks[i];
+    moe::LayerWeights& layer = experts->layers[i];
+    layer.gate.scales = ReadFloats(file, stacks.gate.scale);
+    if (layer.up) layer.up->scales = ReadFloats(file, stacks.up->scale);
+    layer.down.scales = ReadFloats(file, stacks.down.scale);
+  }
+  return experts;
+}
+
 }  // namespace
 
 base::Result<std::unique_ptr<Qwen35MoeBackend>> Qwen35MoeBackend::Load(
-    const gg::GgufFile& file, const Hparams& hparams, ggml_backend_dev_t primary,
-    ggml_backend_dev_t cpu, const BackendOptions& options, const base::Log& log) {
+    const gg::GgufFile& file, ggml_backend_dev_t primary, ggml_backend_dev_t cpu,
+    const BackendOptions& options, const base::Log& log) {
+  auto description = Describe(file);
+  if (!description) return base::Forward(description);
+  auto hparams = ReadHparams(file);
+  if (!hparams) return base::Forward(hparams);
   std::unique_ptr<Qwen35MoeBackend> backend(new Qwen35MoeBackend());
-  backend->hparams_ = hparams;
+  backend->hparams_ = *hparams;
+  backend->expert_weights_ = MapExperts(file, *description);
   backend->options_ = options;
   std::vector<ggml_backend_dev_t> devices = {primary};
   if (primary != cpu) devices.push_back(cpu);
@@ -46,25 +79,14 @@ base::Result<std::unique_ptr<Qwen35MoeBackend>> Qwen35MoeBackend::Load(
   auto weights = Weights::Load(file, backend->hparams_, primary, cpu, log);
   if (!weights) return base::Forward(weights);
   backend->weights_ = *std::move(weights);
-  auto state = State::Make(backend->hparams_,
-                           {.num_slots = options.num_slots,
-                            .cells_per_slot = RoundUp(options.context_length, kCellStep),
-                            .cache_type = options.cache_type},
-                           primary);
-  if (!state) return base::Forward(state);
-  backend->state_ = std::make_unique<State>(*std::move(state));
-  backend->experts_ = std::make_unique<ExpertNodes>(hparams.num_layers);
+  backend->experts_ = std::make_unique<ExpertNodes>(hparams->num_layers);
   backend->lengths_.assign(options.num_slots, 0);
+  for (const ggml_backend_ptr& one : backend->backends_) {
+    backend->sources_.backends.list.push_back(one.get());
+  }
+  if (auto made = backend->MakeState(primary, cpu, log); !made) return base::Forward(made);
 
-  GraphSources& sources = backend->sources_;
-  sources = {.hparams = &backend->hparams_,
-             .weights = backend->weights_.get(),
-             .state = backend->state_.get(),
-             .experts = backend->experts_.get(),
-             .backends = {}};
-  for (const ggml_backend_ptr& one : backend->backends_) sources.backends.list.push_back(one.get());
-
-  ggml_backend_t cpu_backend = sources.backends.cpu();
+  ggml_backend_t cpu_backend = backend->sources_.backends.cpu();
   if (auto set_abort = BackendFunction<ggml_backend_set_abort_callback_t>(
           cpu_backend, "ggml_backend_set_abort_callback")) {
     set_abort(
@@ -76,20 +98,41 @@ base::Result<std::unique_ptr<Qwen35MoeBackend>> Qwen35MoeBackend::Load(
   return backend;
 }
 
+base::Result<void> Qwen35MoeBackend::MakeState(ggml_backend_dev_t primary, ggml_backend_dev_t cpu,
+                                               const base::Log& log) {
+  const State::Size size = {.num_slots = options_.num_slots,
+                            .cells_per_slot = RoundUp(options_.context_length, kCellStep),
+                            .cache_type = options_.cache_type};
+  for (ggml_backend_dev_t device : {primary, cpu}) {
+    auto state = State::Make(hparams_, size, device);
+    if (!state) return base::Forward(state);
+    state_ = std::make_unique<State>(*std::move(state));
+    sources_.hparams = &hparams_;
+    sources_.weights = weights_.get();
+    sources_.state = state_.get();
+    sources_.experts = experts_.get();
+    if (device == cpu) break;
+    std::string refused;
+    for (const std::uint32_t rows : {std::uint32_t{1}, State::kInPlaceRows + 1}) {
+      if (!refused.empty()) break;
+      refused = Graph::FirstRefusal(
+          sources_, {.runs = {{0, 1, rows}}, .num_cells = size.cells_per_slot, .num_outputs = 1},
+          device);
+    }
+    if (refused.empty()) break;
+    log.Warning("{} refuses {} on the sequences' state: the state stays on the CPU",
+                ggml_backend_dev_name(device), refused);
+  }
+  return {};
+}
+
 Qwen35MoeBackend::~Qwen35MoeBackend() {
   for (const ggml_backend_ptr& backend : backends_) ggml_backend_synchronize(backend.get());
 }
 
-base::Result<std::vector<moe::LayerId>> Qwen35MoeBackend::KeepOnPrimary(
-    std::span<const moe::LayerId> layers) {
+base::Result<bool> Qwen35MoeBackend::KeepOnPrimary(moe::LayerId layer) {
   graphs_.clear();
-  std::vector<moe::LayerId> refused;
-  for (const moe::LayerId layer : layers) {
-    base::Result<bool> loaded = weights_->LoadExperts(layer);
-    if (!loaded) return base::Forward(loaded);
-    if (!*loaded) refused.push_back(layer);
-  }
-  return refused;
+  return weights_->LoadExperts(layer);
 }
 
 void Qwen35MoeBackend::SetExperts(std::shared_ptr<moe::MoeExpertCompute> compute) {
@@ -179,7 +222,7 @@ std::vector<ExpertCounter> Qwen35MoeBackend::expert_counters() const {
   std::vector<ExpertCounter> counters = {{"primary", primary_pairs_}};
   if (const auto& compute = experts_->compute()) {
     for (std::size_t i = 0; i < compute->num_parts(); ++i) {
-      counters.push_back({std::to_string(i), compute->num_pairs(i)});
+      counters.push_back({std::format("part {}", i), compute->num_pairs(i)});
     }
   }
   return counters;

@@ -24,6 +24,7 @@
 #include "model/qwen35moe/state.h"
 #include "model/qwen35moe/weights.h"
 #include "moe/compute/expert_compute.h"
+#include "moe/compute/expert_weights.h"
 #include "moe/target/ids.h"
 
 namespace model::qwen35moe {
@@ -38,20 +39,29 @@ struct BackendOptions {
 
 class Qwen35MoeBackend final : public ModelBackend {
  public:
-  // Loads the dense part of `file`, which must outlive the backend and have passed the directory
-  // check. `primary` runs it; it may be `cpu`. Experts are still missing: see SetExperts.
-  // Errors: kCorruptModel, kCapacity, kDeviceFailure.
-  static base::Result<std::unique_ptr<Qwen35MoeBackend>> Load(
-      const gg::GgufFile& file, const Hparams& hparams, ggml_backend_dev_t primary,
-      ggml_backend_dev_t cpu, const BackendOptions& options, const base::Log& log);
+  // Loads the dense part of `file`, which must outlive the backend. `primary` runs it; it may be
+  // `cpu`. Experts are still missing: see KeepOnPrimary and SetExperts. Errors: kCorruptModel (also
+  // those of Describe and ReadHparams), kCapacity, kDeviceFailure.
+  static base::Result<std::unique_ptr<Qwen35MoeBackend>> Load(const gg::GgufFile& file,
+                                                              ggml_backend_dev_t primary,
+                                                              ggml_backend_dev_t cpu,
+                                                              const BackendOptions& options,
+                                                              const base::Log& log);
 
   ~Qwen35MoeBackend() override;
 
-  // Loads the stacks of `layers` onto the primary; they stay in its graph from then on. Returns
-  // those that it has no room for or refuses; they need a compute object. Errors: kCorruptModel.
-  base::Result<std::vector<moe::LayerId>> KeepOnPrimary(std::span<const moe::LayerId> layers);
+  // Loads all experts of `layer` into the primary's own graph, which then computes the layer.
+  // False, with nothing changed but a warning, when the primary has no room for them or refuses
+  // them.
+  base::Result<bool> KeepOnPrimary(moe::LayerId layer);
   // Computes the experts of all other layers from the next Evaluate on.
   void SetExperts(std::shared_ptr<moe::MoeExpertCompute> compute);
+  // The experts in the mapped file, with the file's scales.
+  const std::shared_ptr<const moe::ExpertWeights>& expert_weights() const {
+    return expert_weights_;
+  }
+  // (row, slot) pairs computed in the primary's own graph so far.
+  std::uint64_t primary_pairs() const { return primary_pairs_; }
 
   std::size_t num_slots() const override { return lengths_.size(); }
   std::size_t context_length() const override { return options_.context_length; }
@@ -79,6 +89,9 @@ class Qwen35MoeBackend final : public ModelBackend {
 
  private:
   Qwen35MoeBackend() = default;
+  // On the primary, or on the CPU when the primary refuses to work on it there.
+  base::Result<void> MakeState(ggml_backend_dev_t primary, ggml_backend_dev_t cpu,
+                               const base::Log& log);
   base::Result<Graph*> FindOrBuildGraph(const GraphShape& shape);
   bool ExpertsAreComplete() const;
 
@@ -87,6 +100,7 @@ class Qwen35MoeBackend final : public ModelBackend {
   // Freed in reverse: graphs before state, weights and backends.
   std::vector<ggml_backend_ptr> backends_;  // the primary first, the CPU last
   std::unique_ptr<Weights> weights_;
+  std::shared_ptr<const moe::ExpertWeights> expert_weights_;
   std::unique_ptr<State> state_;
   std::unique_ptr<ExpertNodes> experts_;
   GraphSources sources_;

@@ -1,5 +1,6 @@
 #include "model/qwen35moe/state.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -91,6 +92,13 @@ base::Bytes State::RequiredBytes(const Hparams& hparams, Size size) {
   return (base::Bytes(cell) * size.cells_per_slot * hparams.num_attention_layers() +
           base::Bytes(recurrent) * hparams.num_recurrent_layers()) *
          size.num_slots;
+}
+
+bool State::Holds(const ggml_tensor* tensor) const {
+  return std::ranges::any_of(layers_, [&](const LayerState& layer) {
+    return tensor == layer.keys || tensor == layer.values || tensor == layer.window ||
+           tensor == layer.delta;
+  });
 }
 
 void State::ClearSlot(std::uint32_t slot) {

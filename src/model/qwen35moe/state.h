@@ -50,6 +50,8 @@ class State {
 
   const Size& size() const { return size_; }
   const LayerState& layer(std::size_t index) const { return layers_[index]; }
+  // Whether `tensor` is one of the layers' tensors itself.
+  bool Holds(const ggml_tensor* tensor) const;
   // Floats of scratch in front of a slot's matrices.
   std::int64_t delta_scratch() const { return delta_scratch_; }
 
