@@ -1,0 +1,130 @@
+// A qwen35moe model of the build's test models, loaded for tests of its forward pass.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gg/cpu_traits.h"
+#include "gg/devices.h"
+#include "gg/gguf_file.h"
+#include "model/qwen35moe/qwen35moe_backend.h"
+#include "moe/compute/host_compute.h"
+
+namespace test {
+
+// Where a layer's routed experts are computed.
+enum class Experts {
+  kHost,       // HostCompute in the expert nodes
+  kOnPrimary,  // the primary's own graph
+};
+
+struct ForwardOptions {
+  std::string primary = "cpu";
+  Experts experts = Experts::kHost;
+  std::uint32_t num_slots = 1;
+  std::uint32_t context_length = 512;
+  std::size_t num_threads = 1;  // the bits are the same with more
+};
+
+class ForwardModel {
+ public:
+  // Fails the running test and returns nullptr when the model cannot be loaded.
+  static std::unique_ptr<ForwardModel> Load(const std::string& path,
+                                            const ForwardOptions& options = {}) {
+    auto model = std::unique_ptr<ForwardModel>(new ForwardModel());
+    if (auto loaded = model->LoadAll(path, options); !loaded) {
+      ADD_FAILURE() << path << ": " << loaded.error().message;
+      return nullptr;
+    }
+    return model;
+  }
+
+  model::qwen35moe::Qwen35MoeBackend& backend() { return *backend_; }
+  std::size_t vocab_size() const { return backend_->vocab_size(); }
+
+  // The logits [tokens, vocab] of `tokens` appended to `slot`, `chunk` at a time (0: all at once).
+  std::vector<float> Logits(const std::vector<std::int32_t>& tokens, std::size_t chunk = 0,
+                            std::uint32_t slot = 0) {
+    std::vector<float> logits;
+    if (chunk == 0) chunk = tokens.size();
+    for (std::size_t first = 0; first < tokens.size(); first += chunk) {
+      std::vector<model::BatchRow> rows;
+      for (std::size_t i = first; i < std::min(first + chunk, tokens.size()); ++i) {
+        const auto position = static_cast<std::uint32_t>(backend_->slot_length(slot) + rows.size());
+        rows.push_back({tokens[i], slot, position, true});
+      }
+      auto answer = backend_->Evaluate(rows, {});
+      if (!answer) {
+        ADD_FAILURE() << answer.error().message;
+        return {};
+      }
+      logits.insert(logits.end(), answer->begin(), answer->end());
+    }
+    return logits;
+  }
+
+  // `count` ids that repeat nothing in an obvious way.
+  std::vector<std::int32_t> Tokens(std::size_t count, std::uint32_t seed = 1) const {
+    std::vector<std::int32_t> tokens;
+    for (std::uint32_t x = seed; tokens.size() < count;) {
+      x = x * 1664525U + 1013904223U;
+      tokens.push_back(static_cast<std::int32_t>((x >> 12) % vocab_size()));
+    }
+    return tokens;
+  }
+
+ private:
+  ForwardModel() = default;
+
+  base::Result<void> LoadAll(const std::string& path, const ForwardOptions& options) {
+    auto devices = gg::DiscoverDevices();
+    if (!devices) return base::Forward(devices);
+    const gg::Device* cpu = gg::FindDevice(*devices, "cpu");
+    const gg::Device* primary = gg::FindDevice(*devices, options.primary);
+    if (primary == nullptr) {
+      return base::Fail(base::ErrorKind::kInvalidInput, "no device {}", options.primary);
+    }
+    auto file = gg::GgufFile::Open(path);
+    if (!file) return base::Forward(file);
+    file_ = std::make_unique<gg::GgufFile>(*std::move(file));
+    auto backend =
+        model::qwen35moe::Qwen35MoeBackend::Load(*file_, primary->handle, cpu->handle,
+                                                 {.context_length = options.context_length,
+                                                  .num_slots = options.num_slots,
+                                                  .max_batch_rows = 512,
+                                                  .num_threads = options.num_threads},
+                                                 base::Log());
+    if (!backend) return base::Forward(backend);
+    backend_ = *std::move(backend);
+    return LoadExperts(options);
+  }
+
+  base::Result<void> LoadExperts(const ForwardOptions& options) {
+    const auto& weights = backend_->expert_weights();
+    if (options.experts == Experts::kOnPrimary) {
+      for (std::size_t i = 0; i < weights->layers.size(); ++i) {
+        auto kept = backend_->KeepOnPrimary(moe::LayerId(i));
+        if (!kept) return base::Forward(kept);
+        if (!*kept) return base::Fail(base::ErrorKind::kInternal, "layer {} was refused", i);
+      }
+      return {};
+    }
+    auto traits = gg::CpuTraits::Loaded();
+    if (!traits) return base::Forward(traits);
+    auto host = moe::HostCompute::Make({.weights = weights, .traits = *traits});
+    if (!host) return base::Forward(host);
+    backend_->SetExperts(*std::move(host));
+    return {};
+  }
+
+  std::unique_ptr<gg::GgufFile> file_;  // outlives the backend
+  std::unique_ptr<model::qwen35moe::Qwen35MoeBackend> backend_;
+};
+
+}  // namespace test

@@ -1,0 +1,177 @@
+// Slots of the qwen35moe backend: mixed batches, clear, copy, refusals, stopping, graph reuse.
+#include <gtest/gtest.h>
+
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "forward_fixture.h"
+#include "support/logits_compare.h"
+#include "support/test_models.h"
+
+namespace {
+
+using model::BatchRow;
+using test::ForwardModel;
+
+class ForwardSlotsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    model_ = ForwardModel::Load(test::ModelPath("tiny-f16"), {.num_slots = 4});
+    ASSERT_NE(model_, nullptr);
+  }
+
+  model::ModelBackend& backend() { return model_->backend(); }
+
+  // The logits of `tokens` alone in a fresh slot.
+  std::vector<float> Alone(const std::vector<std::int32_t>& tokens) {
+    backend().ClearSlot(0);
+    std::vector<float> logits = model_->Logits(tokens);
+    backend().ClearSlot(0);
+    return logits;
+  }
+
+  // Appends to each slot the tokens [from, from + counts[slot]) of its sequence in one batch, slots
+  // taking turns, and files the logits by slot.
+  void Step(const std::vector<std::vector<std::int32_t>>& sequences,
+            const std::vector<std::size_t>& counts, std::vector<std::vector<float>>* logits) {
+    std::vector<BatchRow> rows;
+    std::vector<std::size_t> added(sequences.size(), 0);
+    for (bool any = true; any;) {
+      any = false;
+      // Backwards, so that the batch's order is not the graph's.
+      for (std::size_t slot = sequences.size(); slot-- > 0;) {
+        if (added[slot] == counts[slot]) continue;
+        const std::size_t at =
+            backend().slot_length(static_cast<std::uint32_t>(slot)) + added[slot];
+        rows.push_back({sequences[slot][at], static_cast<std::uint32_t>(slot),
+                        static_cast<std::uint32_t>(at), true});
+        ++added[slot];
+        any = true;
+      }
+    }
+    auto answer = backend().Evaluate(rows);
+    ASSERT_TRUE(answer) << answer.error().message;
+    const std::size_t width = backend().vocab_size();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      auto& filed = (*logits)[rows[i].slot];
+      filed.insert(filed.end(), answer->begin() + static_cast<std::ptrdiff_t>(i * width),
+                   answer->begin() + static_cast<std::ptrdiff_t>((i + 1) * width));
+    }
+  }
+
+  std::unique_ptr<ForwardModel> model_;
+};
+
+TEST_F(ForwardSlotsTest, MixedBatchesGiveEachSlotWhatItGetsAlone) {
+  const std::vector<std::vector<std::int32_t>> sequences = {
+      model_->Tokens(40, 1), model_->Tokens(40, 2), model_->Tokens(40, 3), model_->Tokens(40, 4)};
+  std::vector<std::vector<float>> alone;
+  for (const auto& tokens : sequences) alone.push_back(Alone(tokens));
+  std::vector<std::vector<float>> mixed(4);
+  // Prompts of different and of equal lengths, a gap between slots, decode of all and of some.
+  for (const std::vector<std::size_t>& counts :
+       std::vector<std::vector<std::size_t>>{{9, 0, 5, 5},
+                                             {1, 17, 1, 1},
+                                             {1, 1, 1, 1},
+                                             {0, 1, 1, 0},
+                                             {12, 12, 12, 12},
+                                             {1, 0, 1, 1},
+                                             {16, 9, 19, 20}}) {
+    ASSERT_NO_FATAL_FAILURE(Step(sequences, counts, &mixed));
+  }
+  for (std::size_t slot = 0; slot < 4; ++slot) {
+    EXPECT_TRUE(test::SameBits(alone[slot], mixed[slot], backend().vocab_size()))
+        << "slot " << slot;
+  }
+}
+
+TEST_F(ForwardSlotsTest, ClearedSlotStartsAnew) {
+  const std::vector<std::int32_t> tokens = model_->Tokens(30);
+  const std::vector<float> fresh = Alone(tokens);
+  model_->Logits(model_->Tokens(50, 9));
+  backend().ClearSlot(0);
+  EXPECT_EQ(backend().slot_length(0), 0U);
+  EXPECT_TRUE(test::SameBits(fresh, model_->Logits(tokens), backend().vocab_size()));
+}
+
+TEST_F(ForwardSlotsTest, CopiedSlotGoesOnAsItsOriginal) {
+  const std::vector<std::int32_t> start = model_->Tokens(33, 5);
+  const std::vector<std::int32_t> end = model_->Tokens(12, 6);
+  model_->Logits(model_->Tokens(70, 7), 0, 2);
+  model_->Logits(start, 0, 0);
+  ASSERT_TRUE(backend().CopySlot(0, 2));
+  EXPECT_EQ(backend().slot_length(2), start.size());
+  const std::vector<float> original = model_->Logits(end, 0, 0);
+  EXPECT_TRUE(test::SameBits(original, model_->Logits(end, 0, 2), backend().vocab_size()));
+}
+
+TEST_F(ForwardSlotsTest, DecodingReusesOneGraphUntilMoreCellsAreNeeded) {
+  const std::vector<std::int32_t> tokens = model_->Tokens(300);
+  const std::uint64_t before = backend().graphs_built();
+  model_->Logits(tokens, 1);
+  EXPECT_EQ(backend().graphs_built() - before, 2U) << "one for 256 cells, one for 512";
+}
+
+TEST_F(ForwardSlotsTest, RowsWithoutLogitsGiveNone) {
+  const std::vector<std::int32_t> tokens = model_->Tokens(5);
+  const std::vector<float> all = Alone(tokens);
+  std::vector<BatchRow> rows;
+  for (std::uint32_t i = 0; i < 5; ++i) rows.push_back({tokens[i], 0, i, i == 1 || i == 4});
+  auto some = backend().Evaluate(rows);
+  ASSERT_TRUE(some);
+  const auto width = static_cast<std::ptrdiff_t>(backend().vocab_size());
+  std::vector<float> wanted(all.begin() + width, all.begin() + 2 * width);
+  wanted.insert(wanted.end(), all.begin() + 4 * width, all.end());
+  EXPECT_TRUE(test::SameBits(wanted, *some, backend().vocab_size()));
+
+  const std::vector<BatchRow> none = {{3, 0, 5, false}};
+  auto nothing = backend().Evaluate(none);
+  ASSERT_TRUE(nothing);
+  EXPECT_TRUE(nothing->empty());
+}
+
+TEST_F(ForwardSlotsTest, RefusesWhatDoesNotContinueASlot) {
+  model_->Logits(model_->Tokens(3));
+  const auto refusal = [&](const BatchRow& row) {
+    const std::vector<BatchRow> rows = {row};
+    auto answer = backend().Evaluate(rows);
+    if (answer) return std::string("accepted");
+    EXPECT_EQ(answer.error().kind, base::ErrorKind::kInvalidInput);
+    return answer.error().message;
+  };
+  EXPECT_EQ(refusal({1, 0, 2, true}), "row 0: position 2 where slot 0 continues at 3");
+  EXPECT_EQ(refusal({1, 0, 4, true}), "row 0: position 4 where slot 0 continues at 3");
+  EXPECT_EQ(refusal({1, 4, 0, true}), "row 0: slot 4 of 4");
+  EXPECT_EQ(refusal({-1, 0, 3, true}), "row 0: token -1 is not in the vocabulary of 272");
+  EXPECT_EQ(refusal({272, 0, 3, true}), "row 0: token 272 is not in the vocabulary of 272");
+  EXPECT_EQ(refusal({1, 0, 3, true}), "accepted");
+}
+
+TEST_F(ForwardSlotsTest, AFullSlotTakesNoMore) {
+  model_->Logits(model_->Tokens(512), 256);
+  const std::vector<BatchRow> rows = {{1, 0, 512, true}};
+  auto answer = backend().Evaluate(rows);
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().message,
+            "row 0: position 512 does not fit the context of 512 tokens; use a larger --ctx");
+  EXPECT_EQ(backend().slot_length(0), 512U);
+}
+
+TEST_F(ForwardSlotsTest, StoppedBatchClearsItsSlotsAndNoOthers) {
+  const std::vector<std::int32_t> tokens = model_->Tokens(20);
+  const std::vector<float> fresh = Alone(tokens);
+  model_->Logits(model_->Tokens(4), 0, 1);
+  model_->Logits(model_->Tokens(6), 0, 0);
+  std::stop_source stop;
+  stop.request_stop();
+  const std::vector<BatchRow> rows = {{1, 0, 6, true}};
+  auto answer = backend().Evaluate(rows, stop.get_token());
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().kind, base::ErrorKind::kCancelled);
+  EXPECT_EQ(backend().slot_length(0), 0U);
+  EXPECT_EQ(backend().slot_length(1), 4U);
+  EXPECT_TRUE(test::SameBits(fresh, model_->Logits(tokens), backend().vocab_size()));
+}
+
+}  // namespace

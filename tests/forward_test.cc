@@ -1,0 +1,147 @@
+// The forward pass of qwen35moe against libllama on the same files, and the bit rule: a row's
+// logits do not depend on how tokens are divided into batches, nor on threads.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <format>
+#include <string>
+#include <vector>
+
+#include "forward_fixture.h"
+#include "oracle/llama_oracle.h"
+#include "support/logits_compare.h"
+#include "support/test_models.h"
+
+namespace {
+
+using test::Experts;
+using test::ForwardModel;
+
+constexpr std::size_t kTokens = 200;
+constexpr test::LogitsTolerance kTolerance = {.median_nmse = 1e-6, .row_nmse = 1e-4};
+
+std::vector<float> OracleLogits(const std::string& path, const std::vector<std::int32_t>& tokens) {
+  auto oracle = oracle::LlamaOracle::Load(path);
+  if (!oracle) {
+    ADD_FAILURE() << oracle.error().message;
+    return {};
+  }
+  auto logits = oracle->Logits(tokens);
+  if (!logits) {
+    ADD_FAILURE() << logits.error().message;
+    return {};
+  }
+  return *std::move(logits);
+}
+
+class ForwardTest : public testing::TestWithParam<const char*> {
+ protected:
+  static std::string Path() { return test::ModelPath(GetParam()); }
+};
+
+TEST_P(ForwardTest, ComputesLibllamasLogits) {
+  auto model = ForwardModel::Load(Path());
+  ASSERT_NE(model, nullptr);
+  const std::vector<std::int32_t> tokens = model->Tokens(kTokens);
+  EXPECT_TRUE(test::LogitsAgree(OracleLogits(Path(), tokens), model->Logits(tokens),
+                                model->vocab_size(), kTolerance));
+}
+
+TEST_P(ForwardTest, GivesTheSameBitsInOneBatchInChunksAndTokenByToken) {
+  auto model = ForwardModel::Load(Path());
+  ASSERT_NE(model, nullptr);
+  const std::vector<std::int32_t> tokens = model->Tokens(kTokens);
+  const std::vector<float> whole = model->Logits(tokens);
+  for (const std::size_t chunk : {std::size_t{7}, std::size_t{1}}) {
+    model->backend().ClearSlot(0);
+    EXPECT_TRUE(test::SameBits(whole, model->Logits(tokens, chunk), model->vocab_size()))
+        << "in chunks of " << chunk;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ForwardTest,
+                         testing::Values("tiny-f32", "forward-f32-fused-tied-2",
+                                         "forward-f32-one-kv-3", "forward-f16-variants-2",
+                                         "forward-f16-tied-nextn", "forward-f16-narrow-3"),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+class BitRuleTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(BitRuleTest, HoldsForThisTypeAcrossChunksAndThreads) {
+  const std::string path = test::ModelPath(GetParam());
+  auto model = ForwardModel::Load(path);
+  ASSERT_NE(model, nullptr);
+  const std::vector<std::int32_t> tokens = model->Tokens(100);
+  const std::vector<float> whole = model->Logits(tokens);
+  model->backend().ClearSlot(0);
+  model->backend().SetThreads(3);
+  EXPECT_TRUE(test::SameBits(whole, model->Logits(tokens, 7), model->vocab_size()));
+  model->backend().ClearSlot(0);
+  model->backend().SetThreads(1);
+  EXPECT_TRUE(test::SameBits(whole, model->Logits(tokens, 1), model->vocab_size()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, BitRuleTest,
+                         testing::Values("tiny-q8_0", "forward-q4_k", "forward-q6_k",
+                                         "forward-q2_k", "forward-q4_0", "forward-mxfp4",
+                                         "forward-iq2_xxs", "forward-iq4_xs"),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+TEST(ForwardPathsTest, PrimaryGraphAndExpertNodesAgree) {
+  const std::string path = test::ModelPath("tiny-f32");
+  auto nodes = ForwardModel::Load(path);
+  auto graph = ForwardModel::Load(path, {.experts = Experts::kOnPrimary});
+  ASSERT_TRUE(nodes != nullptr && graph != nullptr);
+  const std::vector<std::int32_t> tokens = nodes->Tokens(60);
+  EXPECT_TRUE(test::LogitsAgree(graph->Logits(tokens), nodes->Logits(tokens), nodes->vocab_size(),
+                                kTolerance));
+  EXPECT_EQ(graph->backend().primary_pairs(), tokens.size() * 2 * 4) << "2 experts, 4 layers";
+  EXPECT_EQ(nodes->backend().primary_pairs(), 0U);
+  EXPECT_EQ(nodes->backend().expert_counters().back().num_pairs, tokens.size() * 2 * 4);
+}
+
+TEST(ForwardPathsTest, SplitFileComputesWhatTheWholeOneDoes) {
+  auto whole = ForwardModel::Load(test::ModelPath("tiny-f32"));
+  auto split = ForwardModel::Load(
+      test::ModelPath("forward-split").substr(0, test::ModelPath("forward-split").size() - 5) +
+      "-00001-of-00003.gguf");
+  ASSERT_TRUE(whole != nullptr && split != nullptr);
+  const std::vector<std::int32_t> tokens = whole->Tokens(20);
+  EXPECT_TRUE(test::SameBits(whole->Logits(tokens), split->Logits(tokens), whole->vocab_size()));
+}
+
+// llama.cpp's own toy model: fused gate and up, biases, every kind of scale.
+TEST(ForwardToyTest, ComputesLibllamasLogits) {
+  std::filesystem::path tool;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/usr/libexec", error)) {
+    const auto candidate = entry.path() / "llama.cpp-tests" / "test-llama-archs";
+    if (std::filesystem::exists(candidate, error)) tool = candidate;
+  }
+  if (tool.empty()) GTEST_SKIP() << "package llama.cpp-tests is not installed";
+  const auto folder = std::filesystem::path(testing::TempDir()) / "forward_toy_test";
+  std::filesystem::create_directories(folder);
+  const std::string command =
+      std::format("'{}' -a qwen35moe -o '{}' >/dev/null 2>&1", tool.string(), folder.string());
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  const std::string path = folder / "qwen35moe-moe.gguf";
+  for (const Experts experts : {Experts::kHost, Experts::kOnPrimary}) {
+    auto model = ForwardModel::Load(path, {.experts = experts});
+    ASSERT_NE(model, nullptr);
+    const std::vector<std::int32_t> tokens = model->Tokens(64);
+    EXPECT_TRUE(test::LogitsAgree(OracleLogits(path, tokens), model->Logits(tokens),
+                                  model->vocab_size(), kTolerance));
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace

@@ -1,0 +1,62 @@
+// The forward pass of qwen35moe with a device as primary, against its run on the CPU.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "forward_fixture.h"
+#include "support/logits_compare.h"
+#include "support/test_models.h"
+
+namespace {
+
+using test::Experts;
+using test::ForwardModel;
+
+struct Case {
+  const char* model;
+  Experts experts;
+};
+
+class ForwardVulkanTest : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    auto devices = gg::DiscoverDevices();
+    ASSERT_TRUE(devices) << devices.error().message;
+    if (gg::FindDevice(*devices, "vulkan:0") == nullptr) GTEST_SKIP() << "no Vulkan device";
+  }
+};
+
+TEST_P(ForwardVulkanTest, AgreesWithTheCpu) {
+  const std::string path = test::ModelPath(GetParam().model);
+  auto cpu = ForwardModel::Load(path);
+  ASSERT_NE(cpu, nullptr);
+  const std::vector<std::int32_t> tokens = cpu->Tokens(48);
+  const std::vector<float> reference = cpu->Logits(tokens);
+  auto device = ForwardModel::Load(
+      path, {.primary = "vulkan:0", .experts = GetParam().experts, .num_slots = 3});
+  ASSERT_NE(device, nullptr);
+  constexpr test::LogitsTolerance kTolerance = {.median_nmse = 1e-5, .row_nmse = 1e-4};
+  const std::size_t width = device->vocab_size();
+  EXPECT_TRUE(test::LogitsAgree(reference, device->Logits(tokens, 40), width, kTolerance));
+
+  // In small steps, and half of them in a copy of the slot.
+  const std::vector<std::int32_t> start(tokens.begin(), tokens.begin() + 30);
+  const std::vector<std::int32_t> end(tokens.begin() + 30, tokens.end());
+  std::vector<float> steps = device->Logits(start, 3, 1);
+  ASSERT_TRUE(device->backend().CopySlot(1, 2));
+  device->backend().ClearSlot(1);
+  const std::vector<float> rest = device->Logits(end, 3, 2);
+  steps.insert(steps.end(), rest.begin(), rest.end());
+  EXPECT_TRUE(test::LogitsAgree(reference, steps, width, kTolerance));
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, ForwardVulkanTest,
+                         testing::Values(Case{"forward-f32-fused-tied-2", Experts::kOnPrimary},
+                                         Case{"tiny-f16", Experts::kHost}),
+                         [](const auto& param) {
+                           return param.param.experts == Experts::kHost ? "ExpertsOnTheHost"
+                                                                        : "ExpertsOnThePrimary";
+                         });
+
+}  // namespace
