@@ -36,9 +36,12 @@
 // multiplied, and may differ from layer to layer. Any thread.
 #pragma once
 
+#include <memory>
+
 #include "base/result.h"
 #include "gg/gguf_file.h"
 #include "model/family.h"
+#include "model/placed_backend.h"
 
 namespace model::qwen35moe {
 
@@ -46,6 +49,9 @@ namespace model::qwen35moe {
 // shape or type, or unknown inside a layer (ignoring one could change what the model computes).
 base::Result<ModelDescription> Describe(const gg::GgufFile& file);
 
-inline constexpr ModelFamily kFamily = {"qwen35moe", &Describe};
+// A Qwen35MoeBackend (qwen35moe_backend.h). Errors as ModelFamily::load.
+base::Result<std::unique_ptr<PlacedBackend>> LoadDense(const DenseLoadRequest& request);
+
+inline constexpr ModelFamily kFamily = {"qwen35moe", &Describe, &LoadDense};
 
 }  // namespace model::qwen35moe

@@ -56,6 +56,17 @@ std::shared_ptr<const moe::ExpertWeights> MapExperts(const gg::GgufFile& file,
 
 }  // namespace
 
+base::Result<std::unique_ptr<PlacedBackend>> LoadDense(const DenseLoadRequest& request) {
+  const ContextRequest& context = request.context;
+  return Qwen35MoeBackend::Load(*request.file, request.primary.handle, request.cpu.handle,
+                                {.context_length = context.context,
+                                 .num_slots = context.num_sequences,
+                                 .max_batch_rows = context.batch_rows,
+                                 .num_threads = request.num_threads,
+                                 .cache_type = static_cast<ggml_type>(context.kv_type)},
+                                request.log);
+}
+
 base::Result<std::unique_ptr<Qwen35MoeBackend>> Qwen35MoeBackend::Load(
     const gg::GgufFile& file, ggml_backend_dev_t primary, ggml_backend_dev_t cpu,
     const BackendOptions& options, const base::Log& log) {

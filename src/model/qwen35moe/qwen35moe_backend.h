@@ -1,8 +1,8 @@
 // ModelBackend of the qwen35moe family: a gated DeltaNet hybrid with routed experts.
 //
 // Holds weights, state and graphs. The routed experts of a layer are computed by the
-// moe::MoeExpertCompute that SetExperts hands in, or, for layers whose stacks were loaded onto the
-// primary, by the primary's own graph. Threads as ModelBackend says.
+// moe::MoeExpertCompute that SetExperts hands in, or, for layers that KeepOnPrimary loaded, by the
+// primary's own graph. Threads as ModelBackend says.
 #pragma once
 
 #include <ggml-cpp.h>
@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "gg/gguf_file.h"
-#include "model/backend.h"
+#include "model/placed_backend.h"
 #include "model/qwen35moe/expert_nodes.h"
 #include "model/qwen35moe/graph.h"
 #include "model/qwen35moe/hparams.h"
@@ -37,7 +37,7 @@ struct BackendOptions {
   ggml_type cache_type = GGML_TYPE_F16;  // of keys and values: F16 or F32
 };
 
-class Qwen35MoeBackend final : public ModelBackend {
+class Qwen35MoeBackend final : public PlacedBackend {
  public:
   // Loads the dense part of `file`, which must outlive the backend. `primary` runs it; it may be
   // `cpu`. Experts are still missing: see KeepOnPrimary and SetExperts. Errors: kCorruptModel (also
@@ -50,18 +50,12 @@ class Qwen35MoeBackend final : public ModelBackend {
 
   ~Qwen35MoeBackend() override;
 
-  // Loads all experts of `layer` into the primary's own graph, which then computes the layer.
-  // False, with nothing changed but a warning, when the primary has no room for them or refuses
-  // them.
-  base::Result<bool> KeepOnPrimary(moe::LayerId layer);
-  // Computes the experts of all other layers from the next Evaluate on.
-  void SetExperts(std::shared_ptr<moe::MoeExpertCompute> compute);
-  // The experts in the mapped file, with the file's scales.
-  const std::shared_ptr<const moe::ExpertWeights>& expert_weights() const {
+  base::Result<bool> KeepOnPrimary(moe::LayerId layer) override;
+  void SetExperts(std::shared_ptr<moe::MoeExpertCompute> compute) override;
+  const std::shared_ptr<const moe::ExpertWeights>& expert_weights() const override {
     return expert_weights_;
   }
-  // (row, slot) pairs computed in the primary's own graph so far.
-  std::uint64_t primary_pairs() const { return primary_pairs_; }
+  std::uint64_t primary_pairs() const override { return primary_pairs_; }
 
   std::size_t num_slots() const override { return lengths_.size(); }
   std::size_t context_length() const override { return options_.context_length; }
