@@ -19,17 +19,18 @@ SUBSTRATE = ["moe/target", "moe/plan", "moe/runtime", "moe/profile", "moe/materi
 ALLOWED = {
     "base": [],
     "gg": ["base"],
+    "kernels": ["base", "gg"],
     "moe/target": ["base"],
     "moe/plan": ["base", "moe/target"],
     "moe/runtime": ["base", "moe/target", "moe/plan"],
     "moe/profile": ["base", "moe/target", "moe/plan"],
     "moe/ipc": ["base", "moe/target"],
     "moe/materialize": ["base", "gg", "moe/target", "moe/plan", "moe/runtime"],
-    "moe/compute": ["base", "gg", "moe/target", "moe/plan", "moe/runtime", "moe/materialize",
+    "moe/compute": ["base", "gg", "kernels", "moe/target", "moe/plan", "moe/runtime", "moe/materialize",
                     "moe/ipc"],
     "model": ["base", "gg", *SUBSTRATE],           # the interface
     "model/text": ["base", "model"],
-    "model/*": ["base", "gg", *SUBSTRATE, "model", "model/text"],  # a family; never another one
+    "model/*": ["base", "gg", "kernels", *SUBSTRATE, "model", "model/text"],  # a family; never another one
     "engine": ["base", *SUBSTRATE, "model", "model/text"],         # never a concrete family
     "server": ["base", "engine"],
     "cli": ["base", "gg", *SUBSTRATE, "model", "model/text", "model/*", "engine", "server"],
@@ -38,7 +39,7 @@ ALLOWED = {
 # (what, pattern of the header's name, parts that may include it).
 FOREIGN = [
     ("ggml", re.compile(r"^(ggml|gguf)([-_.].*)?\.h(pp)?$"), ["gg", "model", "model/*",
-                                                             "moe/compute"]),
+                                                             "moe/compute", "kernels"]),
     ("llama.cpp", re.compile(r"^(lib)?llama([-_.].*)?\.h(pp)?$"), ["model/text"]),
 ]
 

@@ -1,0 +1,108 @@
+// Strips of 32-column blocks times panels. Internal to this folder; see layout.h.
+//
+// A Format says how a type's weights are unpacked:
+//   kLayout                      its BlockLayout
+//   kMaxWeight                   bound of the unsigned weights
+//   kSumsWord                    the word of the panel that takes the weights' offset away
+//   Format()                     loads tables, if any
+//   Scale(scales, row)           scales of a block
+//   Weights<k>(plane, row)       group k of a block
+#if defined(ES_KERNELS_BLOCK32_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ES_KERNELS_BLOCK32_INL_H
+#undef ES_KERNELS_BLOCK32_INL_H
+#else
+#define ES_KERNELS_BLOCK32_INL_H
+#endif
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kernels {
+namespace HWY_NAMESPACE {
+
+template <class Format, int T, int k>
+HWY_INLINE void BlockGroups(const Format& format, const std::uint8_t* plane, std::size_t row,
+                            const std::int32_t* q, VI32* acc) {
+  if constexpr (k < 8) {
+    const VU8 weights = format.template Weights<k>(plane, row);
+    HWY_UNROLL(12)
+    for (int t = 0; t < T; ++t) {
+      acc[t] = Dot<Format::kMaxWeight>(acc[t], weights, Broadcast(q + k * T + t));
+    }
+    BlockGroups<Format, T, k + 1>(format, plane, row, q, acc);
+  }
+}
+
+template <class Format, int T>
+HWY_INLINE void MultiplyBlock(const Format& format, const std::uint8_t* scales,
+                              const std::uint8_t* plane, std::size_t row, const std::int32_t* panel,
+                              VF32* totals) {
+  VI32 acc[T];
+  HWY_UNROLL(12)
+  for (int t = 0; t < T; ++t) {
+    acc[t] = kTakesOffsetItself<Format::kMaxWeight> ? hn::Zero(I32())
+                                                    : Broadcast(panel + Format::kSumsWord * T + t);
+  }
+  BlockGroups<Format, T, 0>(format, plane, row, panel + block32::kQ * T, acc);
+  const VF32 d = format.Scale(scales, row);
+  HWY_UNROLL(12)
+  for (int t = 0; t < T; ++t) {
+    const VF32 scale = hn::Mul(d, BroadcastFloat(panel + block32::kScale * T + t));
+    totals[t] = hn::MulAdd(scale, hn::ConvertTo(F32(), acc[t]), totals[t]);
+  }
+}
+
+// A StripFunction for panels of T rows.
+template <class Format, int T>
+HWY_NOINLINE void MultiplyBlockStrip(const std::byte* strip, std::size_t row_width,
+                                     const std::int32_t* panel, float* out) {
+  constexpr BlockLayout kLayout = Format::kLayout;
+  const Format format;
+  const std::size_t num_blocks = row_width / kUnitColumns;
+  for (std::size_t row = 0; row < kStripRows; row += kLanes) {
+    VF32 totals[T];
+    HWY_UNROLL(12)
+    for (int t = 0; t < T; ++t) totals[t] = hn::Zero(F32());
+    const auto* slab = reinterpret_cast<const std::uint8_t*>(strip);
+    const std::int32_t* words = panel;
+    for (std::size_t first = 0; first < num_blocks; first += kUnits) {
+      const std::size_t blocks = std::min(kUnits, num_blocks - first);
+      const std::uint8_t* plane = slab + kLayout.scales_bytes(blocks);
+      for (std::size_t i = 0; i < blocks; ++i) {
+        MultiplyBlock<Format, T>(format, slab + i * kStripRows * kLayout.scale_bytes, plane, row,
+                                 words, totals);
+        plane += kLayout.plane_bytes;
+        words += block32::kWords * T;
+      }
+      slab = plane;
+    }
+    HWY_UNROLL(12)
+    for (int t = 0; t < T; ++t) {
+      hn::StoreU(totals[t], F32(), out + static_cast<std::size_t>(t) * kStripRows + row);
+    }
+  }
+}
+
+template <class Format, int... T>
+constexpr std::array<StripFunction, sizeof...(T)> BlockStripsOf(std::integer_sequence<int, T...>) {
+  return {MultiplyBlockStrip<Format, T + 1>...};
+}
+
+template <class Format>
+StripFunctions BlockStrips() {
+  static constexpr auto kStrips =
+      BlockStripsOf<Format>(std::make_integer_sequence<int, kPanelRows>());
+  return {kStrips.data(), kStrips.size()};
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,63 @@
+// IQ4_XS, IQ2_XXS: products. Weights are looked up from small codes.
+#include "kernels/pack.h"
+#include "kernels/strips.h"
+#include "kernels/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/i_quants.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/super_block-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kernels {
+namespace HWY_NAMESPACE {
+
+struct OffsetOf128 {
+  static constexpr int kMaxWeight = 255;
+  static constexpr int kSumsWord = block256::kMinus128Sum32;
+  static constexpr int kColumnsPerSum = 32;
+};
+
+struct FormatIq4Xs : OffsetOf128 {
+  static constexpr SlabLayout kLayout = kIq4Xs;
+  static constexpr int kFactor = 1;
+  VU8 table;
+  HWY_INLINE FormatIq4Xs() : table(LoadTable(kIq4Table.data())) {}
+  template <int k>
+  HWY_INLINE VU8 Weights(const std::uint8_t* planes, std::size_t row) const {
+    return Lookup(table, FourBits<k>(planes, row));
+  }
+};
+
+// d * (1/2 + s) / 4 = d * (1 + 2 s) / 8, and 1 + 2 s is what is stored.
+struct FormatIq2Xxs : OffsetOf128 {
+  static constexpr SlabLayout kLayout = kIq2Xxs;
+  static constexpr int kFactor = 8;
+  VU8 table;
+  HWY_INLINE FormatIq2Xxs() : table(LoadTable(kIq2Table.data())) {}
+  template <int k>
+  HWY_INLINE VU8 Weights(const std::uint8_t* planes, std::size_t row) const {
+    return Lookup(table,
+                  hn::Or(TwoBits<k, 0>(planes + kGroupBytes, row), OneBit<k, 2>(planes, row)));
+  }
+};
+
+StripFunctions Iq4Xs() { return SuperBlockStrips<FormatIq4Xs>(); }
+StripFunctions Iq2Xxs() { return SuperBlockStrips<FormatIq2Xxs>(); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "kernels/for_instruction_set.h"
+
+namespace kernels {
+
+StripFunctions Iq4XsStrips(InstructionSet set) { return ES_KERNELS_FOR(set, Iq4Xs)(); }
+StripFunctions Iq2XxsStrips(InstructionSet set) { return ES_KERNELS_FOR(set, Iq2Xxs)(); }
+
+}  // namespace kernels
+#endif  // HWY_ONCE

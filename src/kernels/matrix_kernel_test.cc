@@ -1,0 +1,376 @@
+#include "kernels/matrix_kernel.h"
+
+#include <ggml-backend.h>
+#include <ggml.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gg/cpu_traits.h"
+
+namespace kernels {
+namespace {
+
+constexpr int kTypes[] = {GGML_TYPE_Q2_K, GGML_TYPE_Q3_K,   GGML_TYPE_Q4_K,    GGML_TYPE_Q5_K,
+                          GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS, GGML_TYPE_IQ2_XXS, GGML_TYPE_Q8_0,
+                          GGML_TYPE_Q4_0, GGML_TYPE_IQ4_NL, GGML_TYPE_MXFP4};
+
+const ggml_type_traits* TraitsOf(int type) {
+  return ggml_get_type_traits(static_cast<ggml_type>(type));
+}
+
+struct AlignedDelete {
+  void operator()(std::byte* p) const { std::free(p); }
+};
+using AlignedBytes = std::unique_ptr<std::byte[], AlignedDelete>;
+
+AlignedBytes Allocate(std::size_t bytes) {
+  const std::size_t size = (bytes / kAlignment + 1) * kAlignment;
+  auto* p = static_cast<std::byte*>(std::aligned_alloc(kAlignment, size));
+  std::memset(p, 0xee, size);
+  return AlignedBytes(p);
+}
+
+// A random matrix of a type, encoded by ggml.
+struct Matrix {
+  Matrix(int matrix_type, std::size_t rows, std::size_t width, std::uint32_t seed = 1)
+      : type(matrix_type), num_rows(rows), row_width(width) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    std::vector<float> values(rows * width);
+    for (float& value : values) value = normal(random);
+    const auto ggml = static_cast<ggml_type>(type);
+    row_bytes = ggml_row_size(ggml, static_cast<std::int64_t>(width));
+    encoded.resize(rows * row_bytes);
+    // Types that need an importance matrix get a flat one.
+    const std::vector<float> importance(width, 1.0f);
+    if (rows > 0) {
+      ggml_quantize_chunk(ggml, values.data(), encoded.data(), 0, static_cast<std::int64_t>(rows),
+                          static_cast<std::int64_t>(width), importance.data());
+    }
+  }
+
+  std::vector<float> Row(std::size_t row) const {
+    std::vector<float> values(row_width);
+    TraitsOf(type)->to_float(encoded.data() + row * row_bytes, values.data(),
+                             static_cast<std::int64_t>(row_width));
+    return values;
+  }
+
+  int type;
+  std::size_t num_rows, row_width, row_bytes = 0;
+  std::vector<std::byte> encoded;
+};
+
+std::vector<std::vector<float>> RandomRows(std::size_t num_rows, std::size_t width,
+                                           std::uint32_t seed = 2) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<std::vector<float>> rows(num_rows, std::vector<float>(width));
+  for (auto& row : rows) {
+    for (float& value : row) value = normal(random);
+    row[random() % width] *= 6;  // as activations have them
+  }
+  return rows;
+}
+
+// A packed matrix.
+struct Packed {
+  Packed(const Matrix& matrix, InstructionSet set)
+      : kernel(*MatrixKernel::Make(matrix.type, matrix.row_width, set)),
+        num_rows(matrix.num_rows),
+        bytes(Allocate(kernel.PackedBytes(num_rows))) {
+    kernel.Pack(matrix.encoded.data(), num_rows, 0, MatrixKernel::NumStrips(num_rows), bytes.get());
+  }
+
+  // [rows, num_rows]; strips in parts of `strips_a_call`.
+  std::vector<float> Multiply(const std::vector<std::vector<float>>& rows,
+                              std::size_t strips_a_call = 1000) const {
+    std::vector<AlignedBytes> quantized;
+    std::vector<const std::byte*> pointers;
+    for (const auto& row : rows) {
+      quantized.push_back(Allocate(kernel.quantized_bytes()));
+      kernel.QuantizeRow(row.data(), quantized.back().get());
+      pointers.push_back(quantized.back().get());
+    }
+    const AlignedBytes panels = Allocate(kernel.PanelBytes(rows.size()));
+    kernel.BuildPanels(pointers.data(), rows.size(), panels.get());
+    std::vector<float> out(rows.size() * num_rows, -1.0f);
+    const std::size_t num_strips = MatrixKernel::NumStrips(num_rows);
+    for (std::size_t first = 0; first < num_strips; first += strips_a_call) {
+      kernel.Multiply(bytes.get(), num_rows, first, std::min(num_strips, first + strips_a_call),
+                      panels.get(), rows.size(), out.data(), num_rows);
+    }
+    return out;
+  }
+
+  MatrixKernel kernel;
+  std::size_t num_rows;
+  AlignedBytes bytes;
+};
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+double Nmse(const std::vector<float>& values, const std::vector<double>& reference) {
+  double error = 0, total = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    error += (values[i] - reference[i]) * (values[i] - reference[i]);
+    total += reference[i] * reference[i];
+  }
+  return error / total;
+}
+
+class MatrixKernelTest : public testing::TestWithParam<std::tuple<int, InstructionSet>> {
+ protected:
+  static void SetUpTestSuite() { ggml_backend_load_all(); }
+
+  int type() const { return std::get<0>(GetParam()); }
+  InstructionSet set() const { return std::get<1>(GetParam()); }
+  std::size_t block() const { return static_cast<std::size_t>(TraitsOf(type())->blck_size); }
+};
+
+std::vector<double> ReferenceOf(const Matrix& matrix, const std::vector<std::vector<float>>& rows) {
+  std::vector<double> out;
+  std::vector<std::vector<float>> weights;
+  for (std::size_t r = 0; r < matrix.num_rows; ++r) weights.push_back(matrix.Row(r));
+  for (const auto& row : rows) {
+    for (const auto& weight : weights) {
+      double sum = 0;
+      for (std::size_t i = 0; i < row.size(); ++i) sum += double{weight[i]} * double{row[i]};
+      out.push_back(sum);
+    }
+  }
+  return out;
+}
+
+std::vector<float> GgmlOf(const Matrix& matrix, const std::vector<std::vector<float>>& rows) {
+  const auto traits = gg::CpuTraits::Loaded()->Of(matrix.type);
+  std::vector<float> out;
+  for (const auto& row : rows) {
+    std::vector<std::byte> vector(row.size() / traits->dot_block * traits->dot_block_bytes);
+    traits->from_float(row.data(), vector.data(), static_cast<std::int64_t>(row.size()));
+    for (std::size_t r = 0; r < matrix.num_rows; ++r) {
+      float value = 0;
+      traits->vec_dot(static_cast<int>(row.size()), &value, 0,
+                      matrix.encoded.data() + r * matrix.row_bytes, 0, vector.data(), 0, 1);
+      out.push_back(value);
+    }
+  }
+  return out;
+}
+
+TEST_P(MatrixKernelTest, IsAsExactAsGgml) {
+  const Matrix matrix(type(), 96, 1024);
+  const auto rows = RandomRows(9, matrix.row_width);
+  const std::vector<double> reference = ReferenceOf(matrix, rows);
+  const double ours = Nmse(Packed(matrix, set()).Multiply(rows), reference);
+  const double theirs = Nmse(GgmlOf(matrix, rows), reference);
+  EXPECT_LT(ours, 1.2 * theirs);
+  EXPECT_LT(ours, 2e-4);
+  EXPECT_GT(ours, 1e-6);  // int8 activations cannot be better
+}
+
+TEST_P(MatrixKernelTest, EveryCodeOfTheTypeIsMultipliedExactly) {
+  // Any bytes are a valid block but for scales, which are made finite.
+  Matrix matrix(type(), 33, 4 * 256);
+  std::mt19937 random(5);
+  const Matrix scales = matrix;
+  for (std::byte& byte : matrix.encoded) byte = static_cast<std::byte>(random());
+  const auto* traits = TraitsOf(type());
+  const std::size_t block_bytes = traits->type_size;
+  const std::size_t halves = type() == GGML_TYPE_MXFP4 ? 0 : 2;
+  const bool at_end =
+      type() == GGML_TYPE_Q6_K || type() == GGML_TYPE_Q3_K || type() == GGML_TYPE_Q2_K;
+  const bool two = type() == GGML_TYPE_Q2_K || type() == GGML_TYPE_Q4_K || type() == GGML_TYPE_Q5_K;
+  const std::size_t bytes = halves == 0 ? 1 : two ? 4 : 2;
+  for (std::size_t at = 0; at < matrix.encoded.size(); at += block_bytes) {
+    const std::size_t place = at + (at_end ? block_bytes - bytes : 0);
+    std::copy_n(scales.encoded.begin() + static_cast<std::ptrdiff_t>(place), bytes,
+                matrix.encoded.begin() + static_cast<std::ptrdiff_t>(place));
+  }
+  // Integers up to 127 are quantised exactly when one is 127.
+  auto rows = RandomRows(2, matrix.row_width);
+  for (auto& row : rows) {
+    for (float& value : row) value = static_cast<float>(static_cast<int>(random() % 255) - 127);
+    for (std::size_t i = 0; i < row.size(); i += 32) row[i] = i % 64 == 0 ? 127.0f : -127.0f;
+  }
+  EXPECT_LT(Nmse(Packed(matrix, set()).Multiply(rows), ReferenceOf(matrix, rows)), 1e-11);
+}
+
+TEST_P(MatrixKernelTest, ARowsBitsDoNotDependOnTheBatch) {
+  const Matrix matrix(type(), 50, 512);
+  const Packed packed(matrix, set());
+  const auto rows = RandomRows(40, matrix.row_width);
+  std::vector<float> alone;
+  for (const auto& row : rows) {
+    const auto out = packed.Multiply({row});
+    alone.insert(alone.end(), out.begin(), out.end());
+  }
+  for (std::size_t n = 1; n <= rows.size(); n += n < 14 ? 1 : 13) {
+    const std::vector<std::vector<float>> some(rows.begin(),
+                                               rows.begin() + static_cast<std::ptrdiff_t>(n));
+    const std::vector<float> expected(
+        alone.begin(), alone.begin() + static_cast<std::ptrdiff_t>(n * matrix.num_rows));
+    EXPECT_TRUE(SameBits(packed.Multiply(some), expected)) << n << " rows";
+  }
+}
+
+TEST_P(MatrixKernelTest, BitsDoNotDependOnHowStripsAreSplit) {
+  const Matrix matrix(type(), 100, 512);
+  const Packed packed(matrix, set());
+  const auto rows = RandomRows(14, matrix.row_width);
+  const auto whole = packed.Multiply(rows);
+  for (const std::size_t strips : {1, 2, 3, 5}) {
+    EXPECT_TRUE(SameBits(packed.Multiply(rows, strips), whole)) << strips << " strips a call";
+  }
+}
+
+TEST_P(MatrixKernelTest, MatricesOfAnySizeAreMultiplied) {
+  for (const std::size_t num_rows : {0, 1, 15, 16, 17, 31}) {
+    for (const std::size_t blocks : {1, 2, 7, 8, 9, 11}) {
+      const Matrix matrix(type(), num_rows, blocks * block());
+      const Packed packed(matrix, set());
+      for (const std::size_t n : {0, 1, 3}) {
+        const auto rows = RandomRows(n, matrix.row_width);
+        const auto out = packed.Multiply(rows);
+        ASSERT_EQ(out.size(), n * num_rows);
+        if (out.size() < 15) continue;  // too few for a mean
+        EXPECT_LT(Nmse(out, ReferenceOf(matrix, rows)), 1e-3) << num_rows << "x" << blocks;
+      }
+    }
+  }
+}
+
+TEST_P(MatrixKernelTest, OutputsOfOtherStripsAreLeftAlone) {
+  const Matrix matrix(type(), 40, 256);
+  const Packed packed(matrix, set());
+  const auto rows = RandomRows(1, matrix.row_width);
+  const AlignedBytes vector = Allocate(packed.kernel.quantized_bytes());
+  packed.kernel.QuantizeRow(rows[0].data(), vector.get());
+  std::vector<float> out(48, -7.0f);
+  packed.kernel.Multiply(packed.bytes.get(), 40, 2, 3, vector.get(), 1, out.data(), 48);
+  for (std::size_t i = 0; i < 48; ++i) EXPECT_EQ(out[i] == -7.0f, i < 32 || i >= 40) << i;
+}
+
+TEST_P(MatrixKernelTest, StripsMayBePackedInAnyOrder) {
+  const Matrix matrix(type(), 70, 512);
+  const Packed packed(matrix, set());
+  const MatrixKernel& kernel = packed.kernel;
+  const AlignedBytes bytes = Allocate(kernel.PackedBytes(70));
+  for (const auto& [first, end] : {std::pair{3, 5}, {0, 1}, {1, 3}}) {
+    kernel.Pack(matrix.encoded.data(), 70, static_cast<std::size_t>(first),
+                static_cast<std::size_t>(end), bytes.get());
+  }
+  EXPECT_EQ(std::memcmp(bytes.get(), packed.bytes.get(), kernel.PackedBytes(70)), 0);
+}
+
+TEST_P(MatrixKernelTest, NonFiniteActivationsStayInTheirRow) {
+  const Matrix matrix(type(), 32, 512);
+  const Packed packed(matrix, set());
+  const auto clean = RandomRows(5, matrix.row_width);
+  const auto expected = packed.Multiply(clean);
+  for (const float poison :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+        -std::numeric_limits<float>::infinity()}) {
+    auto rows = clean;
+    rows[2][300] = poison;
+    const auto out = packed.Multiply(rows);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (i / 32 == 2) {
+        EXPECT_TRUE(std::isnan(out[i])) << i;
+      } else {
+        EXPECT_EQ(out[i], expected[i]) << i;
+      }
+    }
+  }
+}
+
+TEST_P(MatrixKernelTest, TinyAndZeroActivationsGiveFiniteResults) {
+  const Matrix matrix(type(), 16, 256);
+  const Packed packed(matrix, set());
+  std::vector<std::vector<float>> rows(3, std::vector<float>(256, 0.0f));
+  rows[1].assign(256, 1e-44f);
+  rows[2].assign(256, std::numeric_limits<float>::min());
+  const auto out = packed.Multiply(rows);
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(out[i], 0.0f);
+  for (const float value : out) EXPECT_TRUE(std::isfinite(value) && std::abs(value) < 1e-30f);
+}
+
+TEST_P(MatrixKernelTest, PartsOfARowQuantiseAsTheWholeRow) {
+  const auto kernel = MatrixKernel::Make(type(), 768, set());
+  ASSERT_TRUE(kernel);
+  const auto row = RandomRows(1, 768)[0];
+  const AlignedBytes whole = Allocate(kernel->quantized_bytes());
+  const AlignedBytes parts = Allocate(kernel->quantized_bytes());
+  kernel->QuantizeRow(row.data(), whole.get());
+  kernel->QuantizePart(row.data() + 256, 256, 512, parts.get());
+  kernel->QuantizePart(row.data(), 0, 256, parts.get());
+  EXPECT_EQ(std::memcmp(whole.get(), parts.get(), kernel->quantized_bytes()), 0);
+}
+
+std::string NameOf(const testing::TestParamInfo<std::tuple<int, InstructionSet>>& info) {
+  return std::string(ggml_type_name(static_cast<ggml_type>(std::get<0>(info.param)))) + "_" +
+         std::string(InstructionSetName(std::get<1>(info.param)));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MatrixKernelTest,
+                         testing::Combine(testing::ValuesIn(kTypes),
+                                          testing::ValuesIn(AvailableInstructionSets().begin(),
+                                                            AvailableInstructionSets().end())),
+                         NameOf);
+
+TEST(MatrixKernel, UnknownTypesAndWidthsAreRefused) {
+  EXPECT_FALSE(MatrixKernel::Supports(GGML_TYPE_F32, 256));
+  EXPECT_FALSE(MatrixKernel::Supports(GGML_TYPE_Q4_K, 128));
+  EXPECT_FALSE(MatrixKernel::Supports(GGML_TYPE_Q4_K, 0));
+  EXPECT_FALSE(MatrixKernel::Supports(GGML_TYPE_Q8_0, 48));
+  EXPECT_TRUE(MatrixKernel::Supports(GGML_TYPE_Q8_0, 96));
+  const auto refused = MatrixKernel::Make(GGML_TYPE_Q4_K, 128);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, base::ErrorKind::kUnsupported);
+}
+
+TEST(MatrixKernel, ActivationsServeAllKernelsOfTheirFormat) {
+  const auto q4_k = MatrixKernel::Make(GGML_TYPE_Q4_K, 512);
+  const auto q6_k = MatrixKernel::Make(GGML_TYPE_Q6_K, 512);
+  const auto q8_0 = MatrixKernel::Make(GGML_TYPE_Q8_0, 512);
+  ASSERT_TRUE(q4_k && q6_k && q8_0);
+  EXPECT_TRUE(q4_k->SameActivations(*q6_k));
+  EXPECT_FALSE(q4_k->SameActivations(*q8_0));
+}
+
+TEST(MatrixKernel, InstructionSetsWithFusedSumsGiveTheSameBits) {
+  for (const int type : kTypes) {
+    const Matrix matrix(type, 48, 512);
+    const auto rows = RandomRows(6, matrix.row_width);
+    const auto best = Packed(matrix, BestInstructionSet()).Multiply(rows);
+    for (const InstructionSet set : AvailableInstructionSets()) {
+      if (set == InstructionSet::kBaseline) continue;
+      EXPECT_TRUE(SameBits(Packed(matrix, set).Multiply(rows), best))
+          << type << " " << InstructionSetName(set);
+    }
+  }
+}
+
+TEST(InstructionSets, EndWithTheBest) {
+  const auto sets = AvailableInstructionSets();
+  ASSERT_FALSE(sets.empty());
+  EXPECT_EQ(sets.front(), InstructionSet::kBaseline);
+  EXPECT_EQ(sets.back(), BestInstructionSet());
+}
+
+}  // namespace
+}  // namespace kernels

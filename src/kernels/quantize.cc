@@ -1,0 +1,103 @@
+// Activation rows to int8 with scales.
+#include "kernels/strips.h"
+#include "kernels/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/quantize.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kernels {
+namespace HWY_NAMESPACE {
+
+// Quantises `n` floats to int8 [n] at `q` and returns the scale; NaN, with all of q 0, when one is
+// not finite. Elements are rounded to nearest, ties to even, on every instruction set.
+HWY_INLINE float QuantizeBlock(const float* in, std::size_t n, std::int32_t* q) {
+  const hn::CappedTag<float, 16> df;
+  const std::size_t lanes = hn::Lanes(df);
+  const auto limit = hn::Set(df, std::numeric_limits<float>::max());
+  auto largest = hn::Zero(df);
+  auto finite = hn::Le(largest, limit);
+  for (std::size_t i = 0; i < n; i += lanes) {
+    const auto magnitude = hn::Abs(hn::LoadU(df, in + i));
+    largest = hn::Max(largest, magnitude);
+    finite = hn::And(finite, hn::Le(magnitude, limit));
+  }
+  const float max = hn::ReduceMax(df, largest);
+  const bool usable = hn::AllTrue(df, finite);
+  // Blocks so small that 127 / max overflows count as 0.
+  const float inverse = usable && max > 127 / std::numeric_limits<float>::max() ? 127 / max : 0.0f;
+  const hn::Rebind<std::int8_t, decltype(df)> d8;
+  const auto factor = hn::Set(df, inverse);
+  auto* bytes = reinterpret_cast<std::int8_t*>(q);
+  for (std::size_t i = 0; i < n; i += lanes) {
+    auto value = hn::Mul(hn::LoadU(df, in + i), factor);
+    if (!usable) value = hn::Zero(df);
+    hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(value)), d8, bytes + i);
+  }
+  return !usable ? std::numeric_limits<float>::quiet_NaN() : inverse == 0.0f ? 0.0f : max / 127;
+}
+
+HWY_INLINE std::int32_t SumBytes(const std::int32_t* q, std::size_t words) {
+  const auto* bytes = reinterpret_cast<const std::int8_t*>(q);
+  std::int32_t sum = 0;
+  for (std::size_t i = 0; i < 4 * words; ++i) sum += bytes[i];
+  return sum;
+}
+
+HWY_INLINE std::int32_t Pair(std::int32_t low, std::int32_t high) {
+  return static_cast<std::int32_t>((static_cast<std::uint32_t>(low) & 0xffffu) |
+                                   (static_cast<std::uint32_t>(high) << 16));
+}
+
+void Row256(const float* in, std::size_t row_width, std::int32_t* out) {
+  using namespace block256;
+  for (std::size_t i = 0; i < row_width; i += kSlabColumns, out += kWords) {
+    out[kScale] = std::bit_cast<std::int32_t>(QuantizeBlock(in + i, kSlabColumns, out + kQ));
+    std::int32_t sums[16];
+    for (int s = 0; s < 16; ++s) {
+      sums[s] = SumBytes(out + kQ + 4 * s, 4);
+      out[kMinus32Sum16 + s] = -32 * sums[s];
+    }
+    for (int s = 0; s < 8; ++s) {
+      out[kMinus128Sum32 + s] = -128 * (sums[2 * s] + sums[2 * s + 1]);
+      out[kPairs16 + s] = Pair(sums[2 * s], sums[2 * s + 1]);
+    }
+    for (int s = 0; s < 4; ++s) {
+      out[kPairs32 + s] = Pair(sums[4 * s] + sums[4 * s + 1], sums[4 * s + 2] + sums[4 * s + 3]);
+    }
+  }
+}
+
+void Row32(const float* in, std::size_t row_width, std::int32_t* out) {
+  using namespace block32;
+  for (std::size_t i = 0; i < row_width; i += kUnitColumns, out += kWords) {
+    out[kScale] = std::bit_cast<std::int32_t>(QuantizeBlock(in + i, kUnitColumns, out + kQ));
+    const std::int32_t sum = SumBytes(out + kQ, 8);
+    out[kMinus128Sum] = -128 * sum;
+    out[kMinus12Sum] = -12 * sum;
+    out[kMinus8Sum] = -8 * sum;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "kernels/for_instruction_set.h"
+
+namespace kernels {
+
+QuantizeFunction Quantize256(InstructionSet set) { return ES_KERNELS_FOR(set, Row256); }
+QuantizeFunction Quantize32(InstructionSet set) { return ES_KERNELS_FOR(set, Row32); }
+
+}  // namespace kernels
+#endif  // HWY_ONCE

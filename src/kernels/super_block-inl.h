@@ -1,0 +1,166 @@
+// Strips of 256-column slabs times panels. Internal to this folder; see layout.h.
+//
+// A Format says how a type's weights are unpacked:
+//   kLayout                      its SlabLayout
+//   kMaxWeight                   bound of the unsigned weights
+//   kSumsWord, kColumnsPerSum    what the weights' offset adds: a word of the panel for so many
+//                                columns; kSumsWord < 0 for none
+//   kFactor                      weights are this many times the type's own
+//   Format()                     loads tables, if any
+//   Weights<k>(planes, row)      group k of a unit
+#if defined(ES_KERNELS_SUPER_BLOCK_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ES_KERNELS_SUPER_BLOCK_INL_H
+#undef ES_KERNELS_SUPER_BLOCK_INL_H
+#else
+#define ES_KERNELS_SUPER_BLOCK_INL_H
+#endif
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kernels {
+namespace HWY_NAMESPACE {
+
+// Groups whose products are added before a scale is multiplied in, and whether their sum is below
+// 2^15 so that a 16-bit multiplication does (types without an offset have no negative scales).
+template <class Format>
+struct Scaling {
+  static constexpr int kScaleGroups = Format::kLayout.scales_per_unit == 2 ? 4 : 8;
+  static constexpr bool kHalvesAreSmall =
+      Format::kSumsWord < 0 && Format::kMaxWeight * 127 * 16 < (1 << 15);
+  static constexpr bool kSmall = kHasQuadDot && kHalvesAreSmall;
+  static constexpr int kGroups = kSmall ? 4 : kScaleGroups;
+};
+
+template <class Format, int T>
+HWY_INLINE void StartRows(const std::int32_t* panel, std::size_t unit, int k, VI32* acc) {
+  HWY_UNROLL(12)
+  for (int t = 0; t < T; ++t) {
+    if constexpr (Format::kSumsWord >= 0 && !kTakesOffsetItself<Format::kMaxWeight>) {
+      const std::size_t sum = Format::kColumnsPerSum == 32 ? unit : 2 * unit + (k >= 4 ? 1 : 0);
+      acc[t] = Broadcast(panel + (static_cast<std::size_t>(Format::kSumsWord) + sum) * T + t);
+    } else {
+      acc[t] = hn::Zero(I32());
+    }
+  }
+}
+
+// Groups k.. of a unit; `q` is the unit's first word of activations.
+template <class Format, int T, int k>
+HWY_INLINE void UnitGroups(const Format& format, const std::uint8_t* slab, std::size_t unit,
+                           std::size_t row, const std::int32_t* panel, const std::int32_t* q,
+                           VI32* acc, VI32* sums) {
+  if constexpr (k < 8) {
+    using S = Scaling<Format>;
+    constexpr SlabLayout kLayout = Format::kLayout;
+    if constexpr (k % S::kGroups == 0) StartRows<Format, T>(panel, unit, k, acc);
+    const std::uint8_t* planes = slab + kLayout.planes_offset() + unit * kLayout.unit_bytes;
+    const VU8 weights = format.template Weights<k>(planes, row);
+    HWY_UNROLL(12)
+    for (int t = 0; t < T; ++t) {
+      acc[t] = Dot<Format::kMaxWeight>(acc[t], weights, Broadcast(q + k * T + t));
+    }
+    if constexpr ((k + 1) % S::kGroups == 0) {
+      const std::size_t index = unit * kLayout.scales_per_unit + (S::kScaleGroups == 4 ? k / 4 : 0);
+      const VI32 scale = LoadSigned(slab + kLayout.scales_offset() + index * kStripRows, row);
+      HWY_UNROLL(12)
+      for (int t = 0; t < T; ++t) sums[t] = AddScaled<S::kSmall>(sums[t], acc[t], scale);
+    }
+    UnitGroups<Format, T, k + 1>(format, slab, unit, row, panel, q, acc, sums);
+  }
+}
+
+// out[t] += what the mins take: sum over sub-blocks of min x sum of activations.
+template <class Format, int T>
+HWY_INLINE void MinSums(const std::uint8_t* slab, std::size_t row, const std::int32_t* panel,
+                        VI32* out) {
+  constexpr SlabLayout kLayout = Format::kLayout;
+  constexpr int kWord = kLayout.scales_per_unit == 2 ? block256::kPairs16 : block256::kPairs32;
+  constexpr std::size_t kPairs = kUnits * kLayout.scales_per_unit / 2;
+  HWY_UNROLL(12)
+  for (int t = 0; t < T; ++t) out[t] = hn::Zero(I32());
+  for (std::size_t i = 0; i < kPairs; ++i) {
+    const auto mins = LoadPairs(slab + kLayout.mins_offset() + i * 2 * kStripRows, row);
+    HWY_UNROLL(12)
+    for (int t = 0; t < T; ++t) {
+      const auto pair = hn::BitCast(I16(), Broadcast(panel + (kWord + i) * T + t));
+      out[t] = hn::Add(out[t], hn::WidenMulPairwiseAdd(I32(), mins, pair));
+    }
+  }
+}
+
+template <class Format, int T>
+HWY_INLINE void MultiplySlab(const Format& format, const std::uint8_t* slab, std::size_t row,
+                             const std::int32_t* panel, VF32* totals) {
+  VI32 sums[T];
+  VI32 acc[T];
+  HWY_UNROLL(12)
+  for (int t = 0; t < T; ++t) sums[t] = hn::Zero(I32());
+  for (std::size_t unit = 0; unit < kUnits; ++unit) {
+    UnitGroups<Format, T, 0>(format, slab, unit, row, panel, panel + (block256::kQ + unit * 8) * T,
+                             acc, sums);
+  }
+  VF32 d = LoadHalves(slab, row);
+  if constexpr (Format::kFactor != 1) d = hn::Mul(d, hn::Set(F32(), 1.0f / Format::kFactor));
+  if constexpr (Format::kLayout.has_mins) {
+    const VF32 dmin = LoadHalves(slab + 2 * kStripRows, row);
+    MinSums<Format, T>(slab, row, panel, acc);
+    HWY_UNROLL(12)
+    for (int t = 0; t < T; ++t) {
+      const VF32 mins = hn::Mul(dmin, hn::ConvertTo(F32(), acc[t]));
+      const VF32 value = hn::MulSub(d, hn::ConvertTo(F32(), sums[t]), mins);
+      totals[t] = hn::MulAdd(value, BroadcastFloat(panel + block256::kScale * T + t), totals[t]);
+    }
+  } else {
+    HWY_UNROLL(12)
+    for (int t = 0; t < T; ++t) {
+      const VF32 value = hn::Mul(d, hn::ConvertTo(F32(), sums[t]));
+      totals[t] = hn::MulAdd(value, BroadcastFloat(panel + block256::kScale * T + t), totals[t]);
+    }
+  }
+}
+
+// A StripFunction for panels of T rows.
+template <class Format, int T>
+HWY_NOINLINE void MultiplyStrip(const std::byte* strip, std::size_t row_width,
+                                const std::int32_t* panel, float* out) {
+  const Format format;
+  for (std::size_t row = 0; row < kStripRows; row += kLanes) {
+    VF32 totals[T];
+    HWY_UNROLL(12)
+    for (int t = 0; t < T; ++t) totals[t] = hn::Zero(F32());
+    const auto* slab = reinterpret_cast<const std::uint8_t*>(strip);
+    const std::int32_t* words = panel;
+    for (std::size_t i = 0; i < row_width / kSlabColumns; ++i) {
+      MultiplySlab<Format, T>(format, slab, row, words, totals);
+      slab += Format::kLayout.bytes();
+      words += block256::kWords * T;
+    }
+    HWY_UNROLL(12)
+    for (int t = 0; t < T; ++t) {
+      hn::StoreU(totals[t], F32(), out + static_cast<std::size_t>(t) * kStripRows + row);
+    }
+  }
+}
+
+template <class Format, int... T>
+constexpr std::array<StripFunction, sizeof...(T)> StripsOf(std::integer_sequence<int, T...>) {
+  return {MultiplyStrip<Format, T + 1>...};
+}
+
+template <class Format>
+StripFunctions SuperBlockStrips() {
+  static constexpr auto kStrips = StripsOf<Format>(std::make_integer_sequence<int, kPanelRows>());
+  return {kStrips.data(), kStrips.size()};
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

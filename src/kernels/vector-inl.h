@@ -1,0 +1,144 @@
+// Vector pieces of all kernels, compiled once an instruction set. Internal to this folder.
+//
+// A vector is kLanes rows of a strip: 16 with AVX-512, else the strip is done in several passes of
+// which `row` is the first row.
+#if defined(ES_KERNELS_VECTOR_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ES_KERNELS_VECTOR_INL_H
+#undef ES_KERNELS_VECTOR_INL_H
+#else
+#define ES_KERNELS_VECTOR_INL_H
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/layout.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kernels {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using I32 = hn::CappedTag<std::int32_t, kStripRows>;
+using F32 = hn::RebindToFloat<I32>;
+using I16 = hn::Repartition<std::int16_t, I32>;
+using I8 = hn::Repartition<std::int8_t, I32>;
+using U8 = hn::Repartition<std::uint8_t, I32>;
+using U16 = hn::Repartition<std::uint16_t, I32>;
+using VI32 = hn::Vec<I32>;
+using VF32 = hn::Vec<F32>;
+using VU8 = hn::Vec<U8>;
+
+inline constexpr std::size_t kLanes = hn::MaxLanes(I32());
+
+#if HWY_TARGET == HWY_AVX3_DL
+inline constexpr bool kHasQuadDot = true;  // u8 x i8, 4 products summed in 32 bits
+inline constexpr int kPanelRows = 12;
+#else
+inline constexpr bool kHasQuadDot = false;
+inline constexpr int kPanelRows = 4;
+#endif
+#if HWY_TARGET == HWY_AVX2
+inline constexpr bool kHasPairDot = true;  // u8 x i8, 2 products summed in 16 bits
+#else
+inline constexpr bool kHasPairDot = false;
+#endif
+
+HWY_INLINE VF32 LoadHalves(const std::uint8_t* p, std::size_t row) {
+  const hn::Rebind<hwy::float16_t, F32> d16;
+  return hn::PromoteTo(F32(), hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p) + row));
+}
+HWY_INLINE VI32 LoadSigned(const std::uint8_t* p, std::size_t row) {
+  const hn::Rebind<std::int8_t, I32> d8;
+  return hn::PromoteTo(I32(), hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(p) + row));
+}
+// Pairs of bytes of each row as pairs of 16 bits.
+HWY_INLINE hn::Vec<I16> LoadPairs(const std::uint8_t* p, std::size_t row) {
+  const hn::Rebind<std::uint8_t, I16> d8;
+  return hn::PromoteTo(I16(), hn::LoadU(d8, p + 2 * row));
+}
+// A vector of a plane.
+HWY_INLINE VU8 LoadPlane(const std::uint8_t* plane, std::size_t row) {
+  return hn::LoadU(U8(), plane + 4 * row);
+}
+
+// The bits `mask << kTo` of each byte, moved there from position kFrom.
+template <int kFrom, int kTo>
+HWY_INLINE VU8 MoveBits(VU8 bytes, std::uint8_t mask) {
+  const auto wide = hn::BitCast(U16(), bytes);
+  const auto to = hn::Set(U8(), static_cast<std::uint8_t>(mask << kTo));
+  if constexpr (kFrom > kTo) {
+    return hn::And(hn::BitCast(U8(), hn::ShiftRight<kFrom - kTo>(wide)), to);
+  } else if constexpr (kFrom < kTo) {
+    return hn::And(hn::BitCast(U8(), hn::ShiftLeft<kTo - kFrom>(wide)), to);
+  } else {
+    return hn::And(bytes, to);
+  }
+}
+
+// Group k of a unit, from planes of four, two and one bits a weight; moved to bit kTo.
+template <int k>
+HWY_INLINE VU8 FourBits(const std::uint8_t* planes, std::size_t row) {
+  return MoveBits<4 * (k % 2), 0>(LoadPlane(planes + k / 2 * kGroupBytes, row), 15);
+}
+template <int k, int kTo>
+HWY_INLINE VU8 TwoBits(const std::uint8_t* planes, std::size_t row) {
+  return MoveBits<2 * (k % 4), kTo>(LoadPlane(planes + k / 4 * kGroupBytes, row), 3);
+}
+template <int k, int kTo>
+HWY_INLINE VU8 OneBit(const std::uint8_t* planes, std::size_t row) {
+  return MoveBits<k, kTo>(LoadPlane(planes, row), 1);
+}
+
+// A table of 16 codes' weights, for Lookup.
+HWY_INLINE VU8 LoadTable(const std::uint8_t* table) { return hn::LoadDup128(U8(), table); }
+HWY_INLINE VU8 Lookup(VU8 table, VU8 codes) { return hn::TableLookupBytes(table, codes); }
+
+// acc += 4 columns of each row. `kMaxWeight` bounds the unsigned weights w, of which kOffset is to
+// be taken: where the instruction set has no exact product of large unsigned weights, w - kOffset
+// is multiplied, and OffsetStart is 0. Panels' sums are then not needed.
+template <int kMaxWeight>
+inline constexpr bool kTakesOffsetItself = kHasPairDot && (kMaxWeight > 128);
+
+template <int kMaxWeight>
+HWY_INLINE VI32 Dot(VI32 acc, VU8 weights, VI32 word) {
+  const auto q = hn::BitCast(I8(), word);
+#if HWY_TARGET == HWY_AVX2
+  const auto ones = hn::Set(I16(), 1);
+  if constexpr (kTakesOffsetItself<kMaxWeight>) {
+    const auto signed_weights = hn::BitCast(I8(), hn::Xor(weights, hn::Set(U8(), 0x80)));
+    const auto flipped = hn::IfNegativeThenNegOrUndefIfZero(signed_weights, q);
+    const auto pairs =
+        hn::SatWidenMulPairwiseAdd(I16(), hn::BitCast(U8(), hn::Abs(signed_weights)), flipped);
+    return hn::Add(acc, hn::WidenMulPairwiseAdd(I32(), pairs, ones));
+  } else {
+    const auto pairs = hn::SatWidenMulPairwiseAdd(I16(), weights, q);
+    return hn::Add(acc, hn::WidenMulPairwiseAdd(I32(), pairs, ones));
+  }
+#else
+  return hn::SumOfMulQuadAccumulate(I32(), weights, q, acc);
+#endif
+}
+
+// sums + acc * scale; with kSmall |acc| < 2^15 and 0 <= scale < 2^15.
+template <bool kSmall>
+HWY_INLINE VI32 AddScaled(VI32 sums, VI32 acc, VI32 scale) {
+#if HWY_TARGET == HWY_AVX3_DL
+  if constexpr (kSmall) return VI32{_mm512_dpwssd_epi32(sums.raw, acc.raw, scale.raw)};
+#endif
+  return hn::Add(sums, hn::Mul(acc, scale));
+}
+
+HWY_INLINE VI32 Broadcast(const std::int32_t* word) { return hn::Set(I32(), *word); }
+HWY_INLINE VF32 BroadcastFloat(const std::int32_t* word) {
+  return hn::BitCast(F32(), hn::Set(I32(), *word));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
