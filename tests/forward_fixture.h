@@ -29,6 +29,7 @@ struct ForwardOptions {
   Experts experts = Experts::kHost;
   std::uint32_t num_slots = 1;
   std::uint32_t context_length = 512;
+  bool kv_in_f32 = false;       // keys and values cached as F32 instead of F16
   std::size_t num_threads = 1;  // the bits are the same with more
 };
 
@@ -93,13 +94,14 @@ class ForwardModel {
     auto file = gg::GgufFile::Open(path);
     if (!file) return base::Forward(file);
     file_ = std::make_unique<gg::GgufFile>(*std::move(file));
-    auto backend =
-        model::qwen35moe::Qwen35MoeBackend::Load(*file_, primary->handle, cpu->handle,
-                                                 {.context_length = options.context_length,
-                                                  .num_slots = options.num_slots,
-                                                  .max_batch_rows = 512,
-                                                  .num_threads = options.num_threads},
-                                                 base::Log());
+    auto backend = model::qwen35moe::Qwen35MoeBackend::Load(
+        *file_, primary->handle, cpu->handle,
+        {.context_length = options.context_length,
+         .num_slots = options.num_slots,
+         .max_batch_rows = 512,
+         .num_threads = options.num_threads,
+         .cache_type = options.kv_in_f32 ? GGML_TYPE_F32 : GGML_TYPE_F16},
+        base::Log());
     if (!backend) return base::Forward(backend);
     backend_ = *std::move(backend);
     return LoadExperts(options);

@@ -174,4 +174,65 @@ TEST_F(ForwardSlotsTest, StoppedBatchClearsItsSlotsAndNoOthers) {
   EXPECT_TRUE(test::SameBits(fresh, model_->Logits(tokens), backend().vocab_size()));
 }
 
+// Computes nothing and fails in one phase of one layer.
+class FailingCompute final : public moe::MoeExpertCompute {
+ public:
+  enum class In { kBegin, kFinish };
+  FailingCompute(In phase, std::size_t layer) : phase_(phase), layer_(layer) {}
+
+  base::Result<void> Begin(const moe::ExpertBatch& batch) override {
+    EXPECT_FALSE(in_flight_);
+    now_ = batch.layer.index();
+    if (phase_ == In::kBegin && now_ == layer_) return Failure();
+    in_flight_ = true;
+    return {};
+  }
+  void Prepare(moe::TeamThread) override { EXPECT_TRUE(in_flight_); }
+  void Expand(moe::TeamThread) override { EXPECT_TRUE(in_flight_); }
+  void Reduce(moe::TeamThread) override { EXPECT_TRUE(in_flight_); }
+  base::Result<void> Finish() override {
+    in_flight_ = false;
+    if (phase_ == In::kFinish && now_ == layer_) return Failure();
+    return {};
+  }
+  moe::ExpertPart part(std::size_t) const override { return {}; }
+  std::size_t num_parts() const override { return 1; }
+  std::uint64_t num_pairs(std::size_t) const override { return 0; }
+  std::size_t last_layer() const { return now_; }
+  bool in_flight() const { return in_flight_; }
+
+ private:
+  static base::Result<void> Failure() {
+    return base::Fail(base::ErrorKind::kWorkerLost, "the worker is gone");
+  }
+
+  In phase_;
+  std::size_t layer_;
+  std::size_t now_ = 0;
+  bool in_flight_ = false;
+};
+
+TEST_F(ForwardSlotsTest, AnOwnersFailureEndsTheBatchAndClearsItsSlots) {
+  for (const auto phase : {FailingCompute::In::kBegin, FailingCompute::In::kFinish}) {
+    auto failing = std::make_shared<FailingCompute>(phase, 1);
+    model_->backend().SetExperts(failing);
+    const std::vector<BatchRow> rows = {{1, 3, 0, true}};
+    auto answer = backend().Evaluate(rows);
+    ASSERT_FALSE(answer);
+    EXPECT_EQ(answer.error().kind, base::ErrorKind::kWorkerLost);
+    EXPECT_EQ(answer.error().message, "the worker is gone");
+    EXPECT_EQ(failing->last_layer(), 1U) << "later layers are not begun";
+    EXPECT_FALSE(failing->in_flight());
+    EXPECT_EQ(backend().slot_length(3), 0U);
+  }
+}
+
+TEST_F(ForwardSlotsTest, ABatchWithoutExpertsIsRefused) {
+  model_->backend().SetExperts(nullptr);
+  const std::vector<BatchRow> rows = {{1, 0, 0, true}};
+  auto answer = backend().Evaluate(rows);
+  ASSERT_FALSE(answer);
+  EXPECT_EQ(answer.error().kind, base::ErrorKind::kInternal);
+}
+
 }  // namespace

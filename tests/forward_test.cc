@@ -2,14 +2,18 @@
 // logits do not depend on how tokens are divided into batches, nor on threads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <format>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "forward_fixture.h"
 #include "oracle/llama_oracle.h"
+#include "support/golden_record.h"
 #include "support/logits_compare.h"
 #include "support/test_models.h"
 
@@ -58,6 +62,37 @@ TEST_P(ForwardTest, GivesTheSameBitsInOneBatchInChunksAndTokenByToken) {
     EXPECT_TRUE(test::SameBits(whole, model->Logits(tokens, chunk), model->vocab_size()))
         << "in chunks of " << chunk;
   }
+}
+
+// Teacher-forced, so that one near-tie does not part the texts for good.
+TEST_P(ForwardTest, ContinuesAsLibllamaDoesWhereItIsSure) {
+  auto oracle = oracle::LlamaOracle::Load(Path());
+  ASSERT_TRUE(oracle) << oracle.error().message;
+  auto model = ForwardModel::Load(Path());
+  ASSERT_NE(model, nullptr);
+  std::vector<std::int32_t> tokens = model->Tokens(20, 7);
+  auto continuation = oracle->Greedy(tokens, 64);
+  ASSERT_TRUE(continuation) << continuation.error().message;
+  ASSERT_EQ(continuation->size(), 64U);
+  tokens.insert(tokens.end(), continuation->begin(), continuation->end());
+  const std::vector<float> logits = model->Logits(tokens, 1);
+  const std::vector<float> reference = OracleLogits(Path(), tokens);
+  ASSERT_EQ(reference.size(), logits.size());
+  const std::size_t width = model->vocab_size();
+  std::size_t sure = 0;
+  for (std::size_t row = 0; row < tokens.size(); ++row) {
+    const auto row_of = [&](const std::vector<float>& all) {
+      return std::span(all).subspan(row * width, width);
+    };
+    std::vector<float> sorted(row_of(reference).begin(), row_of(reference).end());
+    std::ranges::sort(sorted, std::greater());
+    if (sorted[0] - sorted[1] <= 1e-2F) continue;
+    ++sure;
+    EXPECT_EQ(std::ranges::max_element(row_of(reference)) - row_of(reference).begin(),
+              std::ranges::max_element(row_of(logits)) - row_of(logits).begin())
+        << "row " << row;
+  }
+  EXPECT_GT(sure, tokens.size() / 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ForwardTest,
@@ -118,6 +153,25 @@ TEST(ForwardPathsTest, SplitFileComputesWhatTheWholeOneDoes) {
   const std::vector<std::int32_t> tokens = whole->Tokens(20);
   EXPECT_TRUE(test::SameBits(whole->Logits(tokens), split->Logits(tokens), whole->vocab_size()));
 }
+
+class GoldenForwardTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenForwardTest, ComputesTransformersLogits) {
+  const test::GoldenRecord record = test::ReadGoldenRecord(GetParam());
+  ASSERT_FALSE(record.tokens.empty());
+  for (const Experts experts : {Experts::kHost, Experts::kOnPrimary}) {
+    auto model = ForwardModel::Load(record.model_path, {.experts = experts, .kv_in_f32 = true});
+    ASSERT_NE(model, nullptr);
+    const std::vector<float> logits = model->Logits(record.tokens, 7);
+    ASSERT_EQ(logits.size(), record.logits.size());
+    const auto compared = test::CompareLogits(record.logits, logits, record.vocab, 1e-8);
+    EXPECT_LT(compared.relative_error, 1e-3) << compared.Describe();
+    EXPECT_LT(compared.median_nmse, 1e-8) << compared.Describe();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Records, GoldenForwardTest, testing::ValuesIn(test::GoldenRecordNames()),
+                         [](const auto& param) { return param.param; });
 
 // llama.cpp's own toy model: fused gate and up, biases, every kind of scale.
 TEST(ForwardToyTest, ComputesLibllamasLogits) {
