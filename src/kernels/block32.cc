@@ -1,7 +1,6 @@
 // Q8_0, Q4_0, IQ4_NL, MXFP4: products.
 #include "kernels/pack.h"
 #include "kernels/strips.h"
-#include "kernels/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/block32.cc"

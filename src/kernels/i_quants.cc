@@ -1,7 +1,6 @@
 // IQ4_XS, IQ2_XXS: products. Weights are looked up from small codes.
 #include "kernels/pack.h"
 #include "kernels/strips.h"
-#include "kernels/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/i_quants.cc"

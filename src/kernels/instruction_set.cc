@@ -5,8 +5,6 @@
 #include <array>
 #include <cstddef>
 
-#include "kernels/targets.h"
-
 namespace kernels {
 namespace {
 

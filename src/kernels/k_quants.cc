@@ -1,6 +1,5 @@
 // Q2_K, Q3_K, Q4_K, Q5_K, Q6_K: products.
 #include "kernels/strips.h"
-#include "kernels/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/k_quants.cc"

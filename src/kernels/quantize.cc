@@ -1,6 +1,5 @@
 // Activation rows to int8 with scales.
 #include "kernels/strips.h"
-#include "kernels/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize.cc"
