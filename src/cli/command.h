@@ -40,5 +40,7 @@ void AddJsonOption(CLI::App& app, bool& json);
 
 Command AddTargetsCommand(CLI::App& program);
 Command AddPlanCommand(CLI::App& program);
+Command AddRunCommand(CLI::App& program);
+Command AddPerplexityCommand(CLI::App& program);
 
 }  // namespace cli

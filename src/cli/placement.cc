@@ -6,6 +6,7 @@
 
 #include "cli/device_targets.h"
 #include "model/registry.h"
+#include "moe/plan/plan_file.h"
 #include "moe/profile/profile.h"
 #include "moe/profile/profile_file.h"
 #include "moe/target/capacity.h"
@@ -60,6 +61,39 @@ base::Result<std::vector<std::optional<base::Bytes>>> Capacities(
                                 probe);
 }
 
+base::Result<moe::ExpertSplitPlan> MakePlan(
+    const model::ModelDescription& model, const moe::Hotness& hotness,
+    const moe::ExpertSplitTargetConfig& config,
+    const std::vector<std::optional<base::Bytes>>& capacities, moe::PlanPolicy policy) {
+  moe::PlanRequest request{
+      .shape = &model.shape, .hotness = &hotness, .targets = {}, .policy = policy};
+  for (std::size_t i = 0; i < config.size(); ++i) {
+    request.targets.push_back({config.targets()[i].name, capacities[i]});
+  }
+  return moe::ExpertSplitPlan::Make(request);
+}
+
+// The target list of a plan's own targets.
+std::string JoinedNames(const moe::ExpertSplitPlan& plan) {
+  std::string names;
+  for (const moe::PlanTarget& target : plan.targets()) {
+    names += (names.empty() ? "" : ",") + target.name;
+  }
+  return names;
+}
+
+base::Result<void> CheckPlanTargets(const moe::ExpertSplitPlan& plan,
+                                    const moe::ExpertSplitTargetConfig& config,
+                                    const std::string& path) {
+  const bool same = std::ranges::equal(plan.targets(), config.targets(), {}, &moe::PlanTarget::name,
+                                       &moe::ExpertSplitTarget::name);
+  if (same) return {};
+  return base::Fail(base::ErrorKind::kCorruptModel,
+                    "'{}' is a plan for the targets {}, not for {}; give --targets those, or make "
+                    "the plan again",
+                    path, JoinedNames(plan), config.Print());
+}
+
 }  // namespace
 
 void AddPlacementOptions(CLI::App& app, PlacementOptions& options) {
@@ -99,25 +133,33 @@ base::Result<ModelPlacement> PlaceModel(const Session& session, const ModelOptio
   if (!hotness) return Forward(hotness);
   auto devices = gg::DiscoverDevices({.log = session.log});
   if (!devices) return Forward(devices);
-  auto config = TargetsOrDefault(model.targets, *devices);
+  std::optional<moe::ExpertSplitPlan> made;
+  std::string targets = model.targets;
+  if (!options.plan.empty()) {
+    auto read = moe::ReadPlanFile(options.plan, description->shape, *hotness);
+    if (!read) return Forward(read);
+    if (targets.empty()) targets = JoinedNames(*read);
+    made = std::move(*read);
+  }
+  auto config = TargetsOrDefault(targets, *devices);
   if (!config) return Forward(config);
+  if (made) {
+    if (auto same = CheckPlanTargets(*made, *config, options.plan); !same) return Forward(same);
+  }
   const auto capacities = Capacities(*description, *config, *devices, options);
   if (!capacities) return std::unexpected(capacities.error());
-
-  moe::PlanRequest request{
-      .shape = &description->shape, .hotness = &*hotness, .targets = {}, .policy = *policy};
-  for (std::size_t i = 0; i < config->size(); ++i) {
-    request.targets.push_back({config->targets()[i].name, (*capacities)[i]});
+  if (!made) {
+    auto plan = MakePlan(*description, *hotness, *config, *capacities, *policy);
+    if (!plan) return Forward(plan);
+    made = std::move(*plan);
   }
-  auto plan = moe::ExpertSplitPlan::Make(request);
-  if (!plan) return Forward(plan);
-  const moe::PlacementPath path = moe::PathOf(*plan, *config);
+  const moe::PlacementPath path = moe::PathOf(*made, *config);
   return ModelPlacement{.file = std::move(*file),
                         .description = std::move(*description),
                         .devices = std::move(*devices),
                         .config = std::move(*config),
                         .hotness = std::move(*hotness),
-                        .plan = std::move(*plan),
+                        .plan = std::move(*made),
                         .path = path};
 }
 

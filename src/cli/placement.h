@@ -25,6 +25,7 @@ struct PlacementOptions {
   std::uint32_t context = 4096;    // --ctx: tokens of one sequence
   std::uint32_t parallel = 1;      // --parallel: sequences
   std::uint32_t batch_rows = 512;  // rows of one step, at most
+  std::string plan;                // --plan: a file to take instead of planning; empty: plan now
 };
 
 // --policy, --profile, --ctx and --parallel.
@@ -41,10 +42,12 @@ struct ModelPlacement {
   moe::PlacementPath path = moe::PlacementPath::kSingle;
 };
 
-// Reads the model's directory, finds the devices, counts memory and plans. Targets that this
-// machine lacks are fine when their capacity is given; whether targets can run is for the caller to
-// ask (ResolveDevices, moe::RefuseUnsupported). Errors: kInvalidInput for the target list, the
-// policy or an absent target without a size; kCorruptModel for the model or profile; kCapacity.
+// Reads the model's directory, finds the devices, counts memory and plans, or takes the plan of
+// options.plan, whose targets must be those of the list (without a list they are the list). Targets
+// that this machine lacks are fine when their capacity is given; whether targets can run is for the
+// caller to ask (ResolveDevices, moe::RefuseUnsupported). Errors: kInvalidInput for the target
+// list, the policy or an absent target without a size; kCorruptModel for the model, profile or plan
+// file, also a plan for other targets; kCapacity.
 base::Result<ModelPlacement> PlaceModel(const Session& session, const ModelOptions& model,
                                         const PlacementOptions& options);
 

@@ -35,6 +35,7 @@ void DescribeProgram(CLI::App& program) {
       "  expert-split targets                          what this machine offers\n"
       "  expert-split plan --model M.gguf              where the experts would go\n"
       "  expert-split plan --model M.gguf --targets cuda:0=20GiB,hip:0,cpu\n"
+      "  expert-split run --model M.gguf --prompt 'Once upon a time'\n"
       "\n"
       "'expert-split COMMAND --help' explains a command with examples.\n"
       "Exit status: 0 done, 2 command line, 3 model, plan or profile file, 4 not enough capacity,\n"
@@ -78,7 +79,8 @@ int ParseAndRun(int argc, const char* const* argv) {
   bool verbose = false;
   program.add_flag("--verbose,-v", verbose, "show what libraries report while they work");
   program.fallthrough();
-  const std::vector<Command> commands = {AddTargetsCommand(program), AddPlanCommand(program)};
+  const std::vector<Command> commands = {AddTargetsCommand(program), AddPlanCommand(program),
+                                         AddRunCommand(program), AddPerplexityCommand(program)};
   if (argc > 1 && NamesUnknownCommand(commands, argv[1])) {
     return Report(
         std::format("unknown command '{}'; commands: {}", argv[1], CommandNames(commands)),

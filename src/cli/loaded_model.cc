@@ -1,0 +1,173 @@
+#include "cli/loaded_model.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <format>
+#include <thread>
+#include <utility>
+
+#include "cli/device_targets.h"
+#include "cli/progress.h"
+#include "gg/device_check.h"
+#include "model/registry.h"
+#include "moe/compute/expert_loader.h"
+#include "moe/compute/measured_compute.h"
+#include "moe/target/unsupported.h"
+
+namespace cli {
+namespace {
+
+double MillisecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+// Each device that runs the dense part or owns a unit, checked once.
+base::Result<void> CheckDevicesInUse(const ModelPlacement& placement,
+                                     const std::vector<const gg::Device*>& devices) {
+  std::vector<const gg::Device*> checked;
+  for (std::size_t t = 0; t < devices.size(); ++t) {
+    const moe::TargetId target(t);
+    const bool used = placement.plan.units(target) > 0 || target == placement.config.primary();
+    if (!used || devices[t]->is_cpu() || std::ranges::contains(checked, devices[t])) continue;
+    if (auto right = gg::CheckDevice(*devices[t]); !right) return right;
+    checked.push_back(devices[t]);
+  }
+  return {};
+}
+
+}  // namespace
+
+void AddRunOptions(CLI::App& app, std::uint32_t& threads, PlacementOptions& placement) {
+  app.add_option("--threads", threads, "CPU threads (default: one a core)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--batch", placement.batch_rows, "prompt tokens computed in one step")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  app.add_option("--plan", placement.plan,
+                 "take this plan instead of making one; its targets are the default --targets")
+      ->type_name("FILE");
+}
+
+base::Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(
+    const Session& session, ModelPlacement placement, const ModelOptions& model,
+    const PlacementOptions& options, std::uint32_t threads, std::stop_token stop) {
+  const auto start = std::chrono::steady_clock::now();
+  std::unique_ptr<LoadedModel> loaded(new LoadedModel(std::move(placement)));
+  auto vocabulary = model::Vocabulary::Load(model.model);
+  if (!vocabulary) return base::Forward(vocabulary);
+  loaded->vocabulary_ = std::make_unique<model::Vocabulary>(std::move(*vocabulary));
+  if (threads == 0) threads = std::max(1U, std::thread::hardware_concurrency());
+  auto done = loaded->LoadBackend(session, options, threads, std::move(stop));
+  if (!done) return base::Forward(done);
+  loaded->load_ms_ = MillisecondsSince(start);
+  std::fprintf(stderr, "%s\n", moe::PlacementLine(loaded->plan(), loaded->path()).c_str());
+  return loaded;
+}
+
+base::Result<void> LoadedModel::LoadBackend(const Session& session, const PlacementOptions& options,
+                                            std::uint32_t threads, std::stop_token stop) {
+  if (auto can_run = moe::RefuseUnsupported(placement_.config); !can_run) return can_run;
+  auto devices = ResolveDevices(placement_.config, placement_.devices);
+  if (!devices) return base::Forward(devices);
+  if (auto right = CheckDevicesInUse(placement_, *devices); !right) return right;
+
+  const gg::Device* cpu = gg::FindDevice(placement_.devices, "cpu");
+  const gg::Device* primary = (*devices)[placement_.config.primary().index()];
+  auto backend = model::LoadDense({.file = &placement_.file,
+                                   .primary = *primary,
+                                   .cpu = *cpu,
+                                   .context = {.context = options.context,
+                                               .num_sequences = options.parallel,
+                                               .batch_rows = options.batch_rows},
+                                   .num_threads = threads,
+                                   .log = session.log});
+  if (!backend) return base::Forward(backend);
+  backend_ = std::move(*backend);
+
+  std::vector<gg::Device> owners;
+  for (const gg::Device* device : *devices) owners.push_back(*device);
+  auto traits = gg::CpuTraits::Loaded();
+  if (!traits) return base::Forward(traits);
+  LoadProgressLine progress(placement_.config);
+  moe::ExpertLoadRequest request{.config = &placement_.config,
+                                 .shape = &placement_.description.shape,
+                                 .hotness = &placement_.hotness,
+                                 .plan = &placement_.plan,
+                                 .stacks = &placement_.description.stacks,
+                                 .file = &placement_.file,
+                                 .weights = backend_->expert_weights(),
+                                 .devices = std::move(owners),
+                                 .traits = *traits,
+                                 .max_rows = options.batch_rows,
+                                 .log = session.log,
+                                 .progress = progress.callback(),
+                                 .stop = std::move(stop)};
+  if (!primary->is_cpu()) {
+    request.keep_on_primary = [this](moe::LayerId layer) { return backend_->KeepOnPrimary(layer); };
+  }
+  auto experts = moe::LoadExperts(std::move(request));
+  progress.Clear();
+  if (!experts) return base::Forward(experts);
+  components_ = std::move(experts->components);
+  // Shares the bundle, points to the object inside it.
+  if (moe::MoeExpertCompute* routed = components_->compute().routed()) {
+    backend_->SetExperts(std::shared_ptr<moe::MoeExpertCompute>(components_, routed));
+  }
+  return {};
+}
+
+std::vector<TargetUse> LoadedModel::Use() const {
+  std::vector<TargetUse> use;
+  std::uint64_t total = 0;
+  for (std::size_t t = 0; t < plan().targets().size(); ++t) {
+    const moe::TargetId target(t);
+    TargetUse one{.name = plan().targets()[t].name,
+                  .units = plan().units(target),
+                  .bytes = plan().bytes(target)};
+    if (target == components_->config().primary()) one.rows += backend_->primary_pairs();
+    if (const moe::MoeExpertCompute* owner = components_->compute().compute(target)) {
+      one.rows += owner->num_pairs(0);
+      if (const auto* measured = dynamic_cast<const moe::MeasuredCompute*>(owner)) {
+        one.busy_ms = measured->times().busy_ms;
+        one.wait_ms = measured->times().wait_ms;
+      }
+    }
+    total += one.rows;
+    use.push_back(std::move(one));
+  }
+  for (TargetUse& one : use) {
+    one.share = total > 0 ? static_cast<double>(one.rows) / static_cast<double>(total) : 0.0;
+  }
+  return use;
+}
+
+Json UseJson(const std::vector<TargetUse>& use) {
+  Json targets = Json::array();
+  for (const TargetUse& one : use) {
+    targets.push_back({{"name", one.name},
+                       {"units", one.units},
+                       {"bytes", one.bytes.count()},
+                       {"rows", one.rows},
+                       {"share", one.share},
+                       {"busy_ms", one.busy_ms},
+                       {"wait_ms", one.wait_ms}});
+  }
+  return targets;
+}
+
+std::string UseTable(const std::vector<TargetUse>& use) {
+  std::vector<std::vector<std::string>> rows = {
+      {"TARGET", "UNITS", "BYTES", "ROWS", "SHARE", "BUSY", "WAIT"}};
+  for (const TargetUse& one : use) {
+    rows.push_back({one.name, std::format("{}", one.units), base::FormatBytes(one.bytes),
+                    std::format("{}", one.rows), std::format("{:.1f} %", 100 * one.share),
+                    std::format("{:.0f} ms", one.busy_ms), std::format("{:.0f} ms", one.wait_ms)});
+  }
+  return FormatTable(rows, {1, 2, 3, 4, 5, 6});
+}
+
+}  // namespace cli

@@ -1,0 +1,48 @@
+// A line on a terminal's stderr that says how far long work is. Nothing where stderr is no
+// terminal. One thread.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "moe/compute/expert_loader.h"
+#include "moe/target/target_config.h"
+
+namespace cli {
+
+class ProgressLine {
+ public:
+  ProgressLine();
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+  ~ProgressLine() { Clear(); }
+
+  // Replaces the line; a few times a second at most, `always` regardless of that.
+  void Show(std::string_view text, bool always = false);
+  // Takes the line away.
+  void Clear();
+
+ private:
+  bool terminal_ = false;
+  bool shown_ = false;
+  std::chrono::steady_clock::time_point last_;
+};
+
+// Loading: target, bytes done and in total, rate.
+class LoadProgressLine {
+ public:
+  explicit LoadProgressLine(const moe::ExpertSplitTargetConfig& config) : config_(config) {}
+
+  // Valid as long as this object.
+  moe::LoadProgress callback();
+  void Clear() { line_.Clear(); }
+
+ private:
+  const moe::ExpertSplitTargetConfig& config_;
+  ProgressLine line_;
+  moe::TargetId target_{};
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace cli
