@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "gg/cpu_traits.h"
 #include "gg/devices.h"
 #include "gg/gguf_file.h"
@@ -29,6 +30,7 @@ struct ForwardOptions {
   Experts experts = Experts::kHost;
   std::uint32_t num_slots = 1;
   std::uint32_t context_length = 512;
+  base::Log log = {};
   bool kv_in_f32 = false;       // keys and values cached as F32 instead of F16
   std::size_t num_threads = 1;  // the bits are the same with more
 };
@@ -101,7 +103,7 @@ class ForwardModel {
          .max_batch_rows = 512,
          .num_threads = options.num_threads,
          .cache_type = options.kv_in_f32 ? GGML_TYPE_F32 : GGML_TYPE_F16},
-        base::Log());
+        options.log);
     if (!backend) return base::Forward(backend);
     backend_ = *std::move(backend);
     return LoadExperts(options);

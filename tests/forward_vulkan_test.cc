@@ -1,7 +1,10 @@
 // The forward pass of qwen35moe with a device as primary, against its run on the CPU.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "forward_fixture.h"
@@ -58,5 +61,30 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ForwardVulkanTest,
                            return param.param.experts == Experts::kHost ? "ExpertsOnTheHost"
                                                                         : "ExpertsOnThePrimary";
                          });
+
+// Run with a limit on the size of a buffer (tests/CMakeLists.txt), which the device reads when it
+// is opened for the first time.
+TEST(ForwardSmallBuffersTest, WeightsTheDeviceCannotHoldStayOnTheCpu) {
+  if (std::getenv("GGML_VK_FORCE_MAX_BUFFER_SIZE") == nullptr) GTEST_SKIP() << "no limit is set";
+  const std::string path = test::ModelPath("forward-f32-fused-tied-2");
+  auto cpu = ForwardModel::Load(path);
+  ASSERT_NE(cpu, nullptr);
+  const std::vector<std::int32_t> tokens = cpu->Tokens(24);
+  std::vector<std::string> warnings;
+  auto device = ForwardModel::Load(
+      path,
+      {.primary = "vulkan:0", .log = base::Log([&](base::LogLevel level, std::string_view message) {
+                                if (level == base::LogLevel::kWarning)
+                                  warnings.emplace_back(message);
+                              })});
+  ASSERT_NE(device, nullptr);
+  EXPECT_THAT(warnings, testing::Contains(testing::HasSubstr("blk.0.attn_qkv.weight")));
+  EXPECT_THAT(warnings, testing::Not(testing::Contains(testing::HasSubstr("attn_k.weight"))));
+  auto kept = device->backend().KeepOnPrimary(moe::LayerId(0));
+  ASSERT_TRUE(kept);
+  EXPECT_FALSE(*kept) << "its stacks are larger still";
+  EXPECT_TRUE(test::LogitsAgree(cpu->Logits(tokens), device->Logits(tokens), cpu->vocab_size(),
+                                {.median_nmse = 1e-5, .row_nmse = 1e-4}));
+}
 
 }  // namespace
