@@ -2,7 +2,7 @@
 //
 // A Format says how a type's weights are unpacked:
 //   kLayout                      its BlockLayout
-//   kMaxWeight                   bound of the unsigned weights
+//   kMaxWeight, kMagnitude       bounds of the unsigned weights, and with their offset taken away
 //   kSumsWord                    the word of the panel that takes the weights' offset away
 //   Format()                     loads tables, if any
 //   Scale(scales, row)           scales of a block
@@ -26,16 +26,28 @@ HWY_BEFORE_NAMESPACE();
 namespace kernels {
 namespace HWY_NAMESPACE {
 
+// Groups k.. of a block. Accumulators that cannot hold them all are added up in `sums`.
 template <class Format, int T, int k>
 HWY_INLINE void BlockGroups(const Format& format, const std::uint8_t* plane, std::size_t row,
-                            const std::int32_t* q, VI32* acc) {
+                            const std::int32_t* q, VI32* acc, VI32* sums) {
   if constexpr (k < 8) {
+    constexpr int kGroups = AccumulatorGroups<Format>();
     const VU8 weights = format.template Weights<k>(plane, row);
     HWY_UNROLL(12)
     for (int t = 0; t < T; ++t) {
-      acc[t] = Dot<Format::kMaxWeight>(acc[t], weights, Broadcast(q + k * T + t));
+      const VI32 word = Broadcast(q + k * T + t);
+      if constexpr (kHasPairDot) {
+        acc[t] = Dot<Format>(k % kGroups == 0 ? hn::Zero(I32()) : acc[t], weights, word);
+      } else {
+        sums[t] = Dot<Format>(sums[t], weights, word);
+      }
     }
-    BlockGroups<Format, T, k + 1>(format, plane, row, q, acc);
+    if constexpr (kHasPairDot && (k + 1) % kGroups == 0) {
+      const VI32 ones = hn::Set(I32(), 0x00010001);
+      HWY_UNROLL(12)
+      for (int t = 0; t < T; ++t) sums[t] = AddScaled<false>(sums[t], acc[t], ones);
+    }
+    BlockGroups<Format, T, k + 1>(format, plane, row, q, acc, sums);
   }
 }
 
@@ -44,17 +56,18 @@ HWY_INLINE void MultiplyBlock(const Format& format, const std::uint8_t* scales,
                               const std::uint8_t* plane, std::size_t row, const std::int32_t* panel,
                               VF32* totals) {
   VI32 acc[T];
+  VI32 sums[T];
   HWY_UNROLL(12)
   for (int t = 0; t < T; ++t) {
-    acc[t] = kTakesOffsetItself<Format::kMaxWeight> ? hn::Zero(I32())
-                                                    : Broadcast(panel + Format::kSumsWord * T + t);
+    sums[t] =
+        kMultipliesSigned<Format> ? hn::Zero(I32()) : Broadcast(panel + Format::kSumsWord * T + t);
   }
-  BlockGroups<Format, T, 0>(format, plane, row, panel + block32::kQ * T, acc);
+  BlockGroups<Format, T, 0>(format, plane, row, panel + block32::kQ * T, acc, sums);
   const VF32 d = format.Scale(scales, row);
   HWY_UNROLL(12)
   for (int t = 0; t < T; ++t) {
     const VF32 scale = hn::Mul(d, BroadcastFloat(panel + block32::kScale * T + t));
-    totals[t] = hn::MulAdd(scale, hn::ConvertTo(F32(), acc[t]), totals[t]);
+    totals[t] = hn::MulAdd(scale, hn::ConvertTo(F32(), sums[t]), totals[t]);
   }
 }
 

@@ -22,6 +22,7 @@ struct HalfScales {
 struct FormatQ80 : HalfScales {
   static constexpr BlockLayout kLayout = kQ80;
   static constexpr int kMaxWeight = 255;
+  static constexpr int kMagnitude = 128;
   static constexpr int kSumsWord = block32::kMinus128Sum;
   template <int k>
   HWY_INLINE VU8 Weights(const std::uint8_t* plane, std::size_t row) const {
@@ -32,6 +33,7 @@ struct FormatQ80 : HalfScales {
 struct FormatQ40 : HalfScales {
   static constexpr BlockLayout kLayout = kQ40;
   static constexpr int kMaxWeight = 15;
+  static constexpr int kMagnitude = 8;
   static constexpr int kSumsWord = block32::kMinus8Sum;
   template <int k>
   HWY_INLINE VU8 Weights(const std::uint8_t* plane, std::size_t row) const {
@@ -42,6 +44,7 @@ struct FormatQ40 : HalfScales {
 struct FormatIq4Nl : HalfScales {
   static constexpr BlockLayout kLayout = kIq4Nl;
   static constexpr int kMaxWeight = 255;
+  static constexpr int kMagnitude = 127;
   static constexpr int kSumsWord = block32::kMinus128Sum;
   VU8 table;
   HWY_INLINE FormatIq4Nl() : table(LoadTable(kIq4Table.data())) {}
@@ -54,6 +57,7 @@ struct FormatIq4Nl : HalfScales {
 struct FormatMxfp4 {
   static constexpr BlockLayout kLayout = kMxfp4;
   static constexpr int kMaxWeight = 24;
+  static constexpr int kMagnitude = 12;
   static constexpr int kSumsWord = block32::kMinus12Sum;
   VU8 table;
   HWY_INLINE FormatMxfp4() : table(LoadTable(kMxfp4Table.data())) {}

@@ -22,6 +22,7 @@ struct OffsetOf128 {
 struct FormatIq4Xs : OffsetOf128 {
   static constexpr SlabLayout kLayout = kIq4Xs;
   static constexpr int kFactor = 1;
+  static constexpr int kMagnitude = 127;
   VU8 table;
   HWY_INLINE FormatIq4Xs() : table(LoadTable(kIq4Table.data())) {}
   template <int k>
@@ -34,6 +35,7 @@ struct FormatIq4Xs : OffsetOf128 {
 struct FormatIq2Xxs : OffsetOf128 {
   static constexpr SlabLayout kLayout = kIq2Xxs;
   static constexpr int kFactor = 8;
+  static constexpr int kMagnitude = 43;
   VU8 table;
   HWY_INLINE FormatIq2Xxs() : table(LoadTable(kIq2Table.data())) {}
   template <int k>

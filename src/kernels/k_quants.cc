@@ -21,6 +21,7 @@ struct NoOffset {
 struct FormatQ4K : NoOffset {
   static constexpr SlabLayout kLayout = kQ4K;
   static constexpr int kMaxWeight = 15;
+  static constexpr int kMagnitude = 15;
   template <int k>
   HWY_INLINE VU8 Weights(const std::uint8_t* planes, std::size_t row) const {
     return FourBits<k>(planes, row);
@@ -30,6 +31,7 @@ struct FormatQ4K : NoOffset {
 struct FormatQ5K : NoOffset {
   static constexpr SlabLayout kLayout = kQ5K;
   static constexpr int kMaxWeight = 31;
+  static constexpr int kMagnitude = 31;
   template <int k>
   HWY_INLINE VU8 Weights(const std::uint8_t* planes, std::size_t row) const {
     return hn::Or(FourBits<k>(planes + kGroupBytes, row), OneBit<k, 4>(planes, row));
@@ -39,6 +41,7 @@ struct FormatQ5K : NoOffset {
 struct FormatQ2K : NoOffset {
   static constexpr SlabLayout kLayout = kQ2K;
   static constexpr int kMaxWeight = 3;
+  static constexpr int kMagnitude = 3;
   template <int k>
   HWY_INLINE VU8 Weights(const std::uint8_t* planes, std::size_t row) const {
     return TwoBits<k, 0>(planes, row);
@@ -48,9 +51,10 @@ struct FormatQ2K : NoOffset {
 struct FormatQ6K {
   static constexpr SlabLayout kLayout = kQ6K;
   static constexpr int kMaxWeight = 63;
-  static constexpr int kSumsWord = block256::kMinus32Sum16;
-  static constexpr int kColumnsPerSum = 16;
+  static constexpr int kSumsWord = block256::kMinus32Sum8;
+  static constexpr int kColumnsPerSum = 8;
   static constexpr int kFactor = 1;
+  static constexpr int kMagnitude = 32;
   template <int k>
   HWY_INLINE VU8 Weights(const std::uint8_t* planes, std::size_t row) const {
     return hn::Or(FourBits<k>(planes + 2 * kGroupBytes, row), TwoBits<k, 4>(planes, row));
@@ -61,9 +65,10 @@ struct FormatQ6K {
 struct FormatQ3K {
   static constexpr SlabLayout kLayout = kQ3K;
   static constexpr int kMaxWeight = 56;
-  static constexpr int kSumsWord = block256::kMinus32Sum16;
-  static constexpr int kColumnsPerSum = 16;
+  static constexpr int kSumsWord = block256::kMinus32Sum8;
+  static constexpr int kColumnsPerSum = 8;
   static constexpr int kFactor = 8;
+  static constexpr int kMagnitude = 32;
   template <int k>
   HWY_INLINE VU8 Weights(const std::uint8_t* planes, std::size_t row) const {
     return hn::Or(TwoBits<k, 3>(planes + kGroupBytes, row), OneBit<k, 5>(planes, row));

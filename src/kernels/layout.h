@@ -34,12 +34,12 @@ inline constexpr std::size_t kGroupBytes = 64;
 
 // Words of 256 activations.
 namespace block256 {
-inline constexpr int kScale = 0;                          // float
-inline constexpr int kPairs32 = 1;                        // 4 x 2 int16: sums of 32
-inline constexpr int kMinus128Sum32 = kPairs32 + 4;       // 8 x int32: -128 * sum of 32
-inline constexpr int kMinus32Sum16 = kMinus128Sum32 + 8;  // 16 x int32: -32 * sum of 16
-inline constexpr int kPairs16 = kMinus32Sum16 + 16;       // 8 x 2 int16: sums of 16
-inline constexpr int kQ = kPairs16 + 8;                   // 64 x 4 int8
+inline constexpr int kScale = 0;                         // float
+inline constexpr int kPairs32 = 1;                       // 4 x 2 int16: sums of 32
+inline constexpr int kMinus128Sum32 = kPairs32 + 4;      // 8 x int32: -128 * sum of 32
+inline constexpr int kMinus32Sum8 = kMinus128Sum32 + 8;  // 32 x int32: -32 * sum of 8
+inline constexpr int kPairs16 = kMinus32Sum8 + 32;       // 8 x 2 int16: sums of 16
+inline constexpr int kQ = kPairs16 + 8;                  // 64 x 4 int8
 inline constexpr int kWords = kQ + 64;
 }  // namespace block256
 

@@ -183,24 +183,27 @@ TEST_P(MatrixKernelTest, IsAsExactAsGgml) {
   EXPECT_GT(ours, 1e-6);  // int8 activations cannot be better
 }
 
-TEST_P(MatrixKernelTest, EveryCodeOfTheTypeIsMultipliedExactly) {
-  // Any bytes are a valid block but for scales, which are made finite.
-  Matrix matrix(type(), 33, 4 * 256);
-  std::mt19937 random(5);
-  const Matrix scales = matrix;
-  for (std::byte& byte : matrix.encoded) byte = static_cast<std::byte>(random());
-  const auto* traits = TraitsOf(type());
-  const std::size_t block_bytes = traits->type_size;
-  const std::size_t halves = type() == GGML_TYPE_MXFP4 ? 0 : 2;
-  const bool at_end =
-      type() == GGML_TYPE_Q6_K || type() == GGML_TYPE_Q3_K || type() == GGML_TYPE_Q2_K;
-  const bool two = type() == GGML_TYPE_Q2_K || type() == GGML_TYPE_Q4_K || type() == GGML_TYPE_Q5_K;
-  const std::size_t bytes = halves == 0 ? 1 : two ? 4 : 2;
-  for (std::size_t at = 0; at < matrix.encoded.size(); at += block_bytes) {
-    const std::size_t place = at + (at_end ? block_bytes - bytes : 0);
-    std::copy_n(scales.encoded.begin() + static_cast<std::ptrdiff_t>(place), bytes,
-                matrix.encoded.begin() + static_cast<std::ptrdiff_t>(place));
+// Replaces all bytes of a matrix but the float scales of its blocks by those that `next` gives: any
+// are valid.
+template <class Next>
+void Overwrite(Matrix& matrix, Next next) {
+  const auto block_bytes = TraitsOf(matrix.type)->type_size;
+  const bool at_end = matrix.type == GGML_TYPE_Q6_K || matrix.type == GGML_TYPE_Q3_K ||
+                      matrix.type == GGML_TYPE_Q2_K;
+  const bool has_min = matrix.type == GGML_TYPE_Q2_K || matrix.type == GGML_TYPE_Q4_K ||
+                       matrix.type == GGML_TYPE_Q5_K;
+  const std::size_t scale_bytes = matrix.type == GGML_TYPE_MXFP4 ? 1 : has_min ? 4 : 2;
+  const std::size_t first = at_end ? block_bytes - scale_bytes : 0;
+  for (std::size_t i = 0; i < matrix.encoded.size(); ++i) {
+    const std::size_t place = i % block_bytes;
+    if (place < first || place >= first + scale_bytes) matrix.encoded[i] = next();
   }
+}
+
+TEST_P(MatrixKernelTest, EveryCodeOfTheTypeIsMultipliedExactly) {
+  Matrix matrix(type(), 33, 1024);
+  std::mt19937 random(5);
+  Overwrite(matrix, [&] { return static_cast<std::byte>(random()); });
   // Integers up to 127 are quantised exactly when one is 127.
   auto rows = RandomRows(2, matrix.row_width);
   for (auto& row : rows) {
@@ -208,6 +211,23 @@ TEST_P(MatrixKernelTest, EveryCodeOfTheTypeIsMultipliedExactly) {
     for (std::size_t i = 0; i < row.size(); i += 32) row[i] = i % 64 == 0 ? 127.0f : -127.0f;
   }
   EXPECT_LT(Nmse(Packed(matrix, set()).Multiply(rows), ReferenceOf(matrix, rows)), 1e-11);
+}
+
+TEST_P(MatrixKernelTest, TheLargestProductsDoNotOverflow) {
+  std::vector<std::vector<float>> rows(3, std::vector<float>(512, 127.0f));
+  rows[1].assign(512, -127.0f);
+  for (std::size_t i = 0; i < 512; i += 2) rows[2][i] = -127.0f;
+  for (const int byte : {0x00, 0x0f, 0x77, 0x7f, 0x80, 0x88, 0xf0, 0xff}) {
+    Matrix matrix(type(), 16, 512);
+    Overwrite(matrix, [&] { return static_cast<std::byte>(byte); });
+    const auto out = Packed(matrix, set()).Multiply(rows);
+    const auto reference = ReferenceOf(matrix, rows);
+    double largest = 0;
+    for (const double value : reference) largest = std::max(largest, std::abs(value));
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      EXPECT_NEAR(out[i], reference[i], 1e-5 * largest) << byte << " output " << i;
+    }
+  }
 }
 
 TEST_P(MatrixKernelTest, ARowsBitsDoNotDependOnTheBatch) {

@@ -62,8 +62,11 @@ void Row256(const float* in, std::size_t row_width, std::int32_t* out) {
     out[kScale] = std::bit_cast<std::int32_t>(QuantizeBlock(in + i, kSlabColumns, out + kQ));
     std::int32_t sums[16];
     for (int s = 0; s < 16; ++s) {
-      sums[s] = SumBytes(out + kQ + 4 * s, 4);
-      out[kMinus32Sum16 + s] = -32 * sums[s];
+      const std::int32_t first = SumBytes(out + kQ + 4 * s, 2);
+      const std::int32_t second = SumBytes(out + kQ + 4 * s + 2, 2);
+      sums[s] = first + second;
+      out[kMinus32Sum8 + 2 * s] = -32 * first;
+      out[kMinus32Sum8 + 2 * s + 1] = -32 * second;
     }
     for (int s = 0; s < 8; ++s) {
       out[kMinus128Sum32 + s] = -128 * (sums[2 * s] + sums[2 * s + 1]);

@@ -2,8 +2,8 @@
 //
 // A Format says how a type's weights are unpacked:
 //   kLayout                      its SlabLayout
-//   kMaxWeight                   bound of the unsigned weights
-//   kSumsWord, kColumnsPerSum    what the weights' offset adds: a word of the panel for so many
+//   kMaxWeight, kMagnitude       bounds of the unsigned weights, and with their offset taken away
+//   kSumsWord, kColumnsPerSum    what the weights' offset takes: a word of the panel for so many
 //                                columns; kSumsWord < 0 for none
 //   kFactor                      weights are this many times the type's own
 //   Format()                     loads tables, if any
@@ -15,6 +15,7 @@
 #define ES_KERNELS_SUPER_BLOCK_INL_H
 #endif
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -26,28 +27,42 @@ HWY_BEFORE_NAMESPACE();
 namespace kernels {
 namespace HWY_NAMESPACE {
 
-// Groups whose products are added before a scale is multiplied in, and whether their sum is below
-// 2^15 so that a 16-bit multiplication does (types without an offset have no negative scales).
+// Where accumulators are multiplied with scales.
 template <class Format>
 struct Scaling {
+  static constexpr bool kHasOffset = Format::kSumsWord >= 0;
   static constexpr int kScaleGroups = Format::kLayout.scales_per_unit == 2 ? 4 : 8;
-  static constexpr bool kHalvesAreSmall =
-      Format::kSumsWord < 0 && Format::kMaxWeight * 127 * 16 < (1 << 15);
-  static constexpr bool kSmall = kHasQuadDot && kHalvesAreSmall;
-  static constexpr int kGroups = kSmall ? 4 : kScaleGroups;
+  // Groups whose sum is below 2^15 and may be multiplied in 16 bits: one instruction, of three.
+  static constexpr int kSmallGroups = kHasOffset ? 2 : 4;
+  static constexpr bool kSmall = kHasQuadDot &&
+                                 Format::kMagnitude * 127 * 4 * kSmallGroups < (1 << 15) &&
+                                 kScaleGroups < 3 * kSmallGroups;
+  static constexpr int kGroups = std::min({kScaleGroups, AccumulatorGroups<Format>(),
+                                           kSmall ? kSmallGroups : 8, Format::kColumnsPerSum / 4});
+  // Accumulators start with the offset, or it is taken away at a slab's end.
+  static constexpr bool kStartsWithOffset = kHasOffset && !kHasPairDot;
+  static constexpr bool kEndsWithOffset = kHasOffset && kHasPairDot && !kMultipliesSigned<Format>;
+  static_assert(!kEndsWithOffset || Format::kSumsWord == block256::kMinus32Sum8);
 };
 
 template <class Format, int T>
 HWY_INLINE void StartRows(const std::int32_t* panel, std::size_t unit, int k, VI32* acc) {
   HWY_UNROLL(12)
   for (int t = 0; t < T; ++t) {
-    if constexpr (Format::kSumsWord >= 0 && !kTakesOffsetItself<Format::kMaxWeight>) {
-      const std::size_t sum = Format::kColumnsPerSum == 32 ? unit : 2 * unit + (k >= 4 ? 1 : 0);
+    if constexpr (Scaling<Format>::kStartsWithOffset) {
+      constexpr std::size_t kPerUnit = kUnitColumns / Format::kColumnsPerSum;
+      const std::size_t sum =
+          kPerUnit * unit + static_cast<std::size_t>(k) * 4 / Format::kColumnsPerSum;
       acc[t] = Broadcast(panel + (static_cast<std::size_t>(Format::kSumsWord) + sum) * T + t);
     } else {
       acc[t] = hn::Zero(I32());
     }
   }
+}
+
+template <class Format>
+HWY_INLINE VI32 LoadScale(const std::uint8_t* slab, std::size_t index, std::size_t row) {
+  return LoadSigned(slab + Format::kLayout.scales_offset() + index * kStripRows, row);
 }
 
 // Groups k.. of a unit; `q` is the unit's first word of activations.
@@ -63,11 +78,11 @@ HWY_INLINE void UnitGroups(const Format& format, const std::uint8_t* slab, std::
     const VU8 weights = format.template Weights<k>(planes, row);
     HWY_UNROLL(12)
     for (int t = 0; t < T; ++t) {
-      acc[t] = Dot<Format::kMaxWeight>(acc[t], weights, Broadcast(q + k * T + t));
+      acc[t] = Dot<Format>(acc[t], weights, Broadcast(q + k * T + t));
     }
     if constexpr ((k + 1) % S::kGroups == 0) {
-      const std::size_t index = unit * kLayout.scales_per_unit + (S::kScaleGroups == 4 ? k / 4 : 0);
-      const VI32 scale = LoadSigned(slab + kLayout.scales_offset() + index * kStripRows, row);
+      const std::size_t index = unit * kLayout.scales_per_unit + k / S::kScaleGroups;
+      const VI32 scale = ScaleFor<S::kSmall>(LoadScale<Format>(slab, index, row));
       HWY_UNROLL(12)
       for (int t = 0; t < T; ++t) sums[t] = AddScaled<S::kSmall>(sums[t], acc[t], scale);
     }
@@ -75,7 +90,28 @@ HWY_INLINE void UnitGroups(const Format& format, const std::uint8_t* slab, std::
   }
 }
 
-// out[t] += what the mins take: sum over sub-blocks of min x sum of activations.
+// Takes away what an offset of 32 adds: 32 x scale x sum of activations.
+template <class Format, int T>
+HWY_INLINE void TakeOffset(const std::uint8_t* slab, std::size_t row, const std::int32_t* panel,
+                           VI32* sums) {
+  VI32 offsets[T];
+  HWY_UNROLL(12)
+  for (int t = 0; t < T; ++t) offsets[t] = hn::Zero(I32());
+  for (std::size_t i = 0; i < kUnits; ++i) {
+    const VI32 scales =
+        MakePairs(LoadScale<Format>(slab, 2 * i, row), LoadScale<Format>(slab, 2 * i + 1, row));
+    HWY_UNROLL(12)
+    for (int t = 0; t < T; ++t) {
+      const auto pair = hn::BitCast(I16(), Broadcast(panel + (block256::kPairs16 + i) * T + t));
+      offsets[t] =
+          hn::Add(offsets[t], hn::WidenMulPairwiseAdd(I32(), hn::BitCast(I16(), scales), pair));
+    }
+  }
+  HWY_UNROLL(12)
+  for (int t = 0; t < T; ++t) sums[t] = hn::Sub(sums[t], hn::ShiftLeft<5>(offsets[t]));
+}
+
+// out[t] = what the mins take: sum over sub-blocks of min x sum of activations.
 template <class Format, int T>
 HWY_INLINE void MinSums(const std::uint8_t* slab, std::size_t row, const std::int32_t* panel,
                         VI32* out) {
@@ -105,6 +141,7 @@ HWY_INLINE void MultiplySlab(const Format& format, const std::uint8_t* slab, std
     UnitGroups<Format, T, 0>(format, slab, unit, row, panel, panel + (block256::kQ + unit * 8) * T,
                              acc, sums);
   }
+  if constexpr (Scaling<Format>::kEndsWithOffset) TakeOffset<Format, T>(slab, row, panel, sums);
   VF32 d = LoadHalves(slab, row);
   if constexpr (Format::kFactor != 1) d = hn::Mul(d, hn::Set(F32(), 1.0f / Format::kFactor));
   if constexpr (Format::kLayout.has_mins) {

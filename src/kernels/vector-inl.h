@@ -65,7 +65,8 @@ HWY_INLINE VU8 LoadPlane(const std::uint8_t* plane, std::size_t row) {
   return hn::LoadU(U8(), plane + 4 * row);
 }
 
-// As a bit matrix for GF2P8AFFINEQB, whose byte 7 - i selects the bits that output bit i is made of.
+// As a bit matrix for GF2P8AFFINEQB, whose byte 7 - i selects the bits that output bit i is made
+// of.
 template <int kFrom, int kTo, int kBits>
 constexpr std::int64_t MoveMatrix() {
   std::uint64_t matrix = 0;
@@ -115,39 +116,65 @@ HWY_INLINE VU8 OneBit(const std::uint8_t* planes, std::size_t row) {
 HWY_INLINE VU8 LoadTable(const std::uint8_t* table) { return hn::LoadDup128(U8(), table); }
 HWY_INLINE VU8 Lookup(VU8 table, VU8 codes) { return hn::TableLookupBytes(table, codes); }
 
-// acc += 4 columns of each row. `kMaxWeight` bounds the unsigned weights w, of which kOffset is to
-// be taken: where the instruction set has no exact product of large unsigned weights, w - kOffset
-// is multiplied, and OffsetStart is 0. Panels' sums are then not needed.
-template <int kMaxWeight>
-inline constexpr bool kTakesOffsetItself = kHasPairDot && (kMaxWeight > 128);
+// How a type's unsigned weights w (at most kMaxWeight; |w - offset| at most kMagnitude) are
+// multiplied with int8. Accumulators of 32 bits hold any number of groups. AVX2 sums pairs of
+// products in 16 bits, which few groups fit into, and pairs of large weights do not: then w - 128
+// is multiplied, 128 being the offset of all such types.
+template <class Format>
+inline constexpr bool kMultipliesSigned = kHasPairDot && (Format::kMaxWeight > 128);
 
-template <int kMaxWeight>
+// 8, 4, 2 or 1: groups whose products one accumulator may hold.
+template <class Format>
+constexpr int AccumulatorGroups() {
+  if (!kHasPairDot) return 8;
+  const int pair = 2 * 127 * (kMultipliesSigned<Format> ? Format::kMagnitude : Format::kMaxWeight);
+  const int groups = ((1 << 15) - 1) / pair;
+  return groups >= 8 ? 8 : groups >= 4 ? 4 : groups >= 2 ? 2 : 1;
+}
+
+// acc += 4 columns of each row; `word` is 4 activations.
+template <class Format>
 HWY_INLINE VI32 Dot(VI32 acc, VU8 weights, VI32 word) {
   const auto q = hn::BitCast(I8(), word);
 #if HWY_TARGET == HWY_AVX2
-  const auto ones = hn::Set(I16(), 1);
-  if constexpr (kTakesOffsetItself<kMaxWeight>) {
+  if constexpr (kMultipliesSigned<Format>) {
     const auto signed_weights = hn::BitCast(I8(), hn::Xor(weights, hn::Set(U8(), 0x80)));
-    const auto flipped = hn::IfNegativeThenNegOrUndefIfZero(signed_weights, q);
     const auto pairs =
-        hn::SatWidenMulPairwiseAdd(I16(), hn::BitCast(U8(), hn::Abs(signed_weights)), flipped);
-    return hn::Add(acc, hn::WidenMulPairwiseAdd(I32(), pairs, ones));
+        hn::SatWidenMulPairwiseAdd(I16(), hn::BitCast(U8(), hn::Abs(signed_weights)),
+                                   hn::IfNegativeThenNegOrUndefIfZero(signed_weights, q));
+    return hn::BitCast(I32(), hn::Add(hn::BitCast(I16(), acc), pairs));
   } else {
     const auto pairs = hn::SatWidenMulPairwiseAdd(I16(), weights, q);
-    return hn::Add(acc, hn::WidenMulPairwiseAdd(I32(), pairs, ones));
+    return hn::BitCast(I32(), hn::Add(hn::BitCast(I16(), acc), pairs));
   }
 #else
   return hn::SumOfMulQuadAccumulate(I32(), weights, q, acc);
 #endif
 }
 
-// sums + acc * scale; with kSmall |acc| < 2^15 and 0 <= scale < 2^15.
+// sums + accumulator * scale. With kSmall the accumulator is below 2^15 in magnitude.
 template <bool kSmall>
 HWY_INLINE VI32 AddScaled(VI32 sums, VI32 acc, VI32 scale) {
 #if HWY_TARGET == HWY_AVX3_DL
   if constexpr (kSmall) return VI32{_mm512_dpwssd_epi32(sums.raw, acc.raw, scale.raw)};
+#elif HWY_TARGET == HWY_AVX2
+  return hn::Add(
+      sums, hn::WidenMulPairwiseAdd(I32(), hn::BitCast(I16(), acc), hn::BitCast(I16(), scale)));
 #endif
   return hn::Add(sums, hn::Mul(acc, scale));
+}
+
+// `low` and `high`, which fit 16 bits, as pairs.
+HWY_INLINE VI32 MakePairs(VI32 low, VI32 high) {
+  return hn::Or(hn::And(low, hn::Set(I32(), 0xffff)), hn::ShiftLeft<16>(high));
+}
+
+// What AddScaled wants for a scale.
+template <bool kSmall>
+HWY_INLINE VI32 ScaleFor(VI32 scale) {
+  if constexpr (kHasPairDot) return MakePairs(scale, scale);
+  if constexpr (kSmall && kHasQuadDot) return hn::And(scale, hn::Set(I32(), 0xffff));
+  return scale;
 }
 
 HWY_INLINE VI32 Broadcast(const std::int32_t* word) { return hn::Set(I32(), *word); }
