@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "forward_fixture.h"
+#include "model/qwen35moe/directory.h"
 #include "support/logits_compare.h"
 #include "support/test_models.h"
 
@@ -111,6 +112,20 @@ TEST_F(ForwardSlotsTest, DecodingReusesOneGraphUntilMoreCellsAreNeeded) {
   const std::uint64_t before = backend().graphs_built();
   model_->Logits(tokens, 1);
   EXPECT_EQ(backend().graphs_built() - before, 2U) << "one for 256 cells, one for 512";
+}
+
+TEST_F(ForwardSlotsTest, MemoryIsNoMoreThanThePlannerCounts) {
+  auto file = gg::GgufFile::Open(test::ModelPath("tiny-f16"));
+  ASSERT_TRUE(file);
+  auto described = model::qwen35moe::Describe(*file);
+  ASSERT_TRUE(described);
+  const model::DenseNeeds needs = model::NeedsOf(
+      described->dense, {.context = 512, .num_sequences = 4, .batch_rows = 512, .logit_rows = 1});
+  ASSERT_TRUE(model_->backend().ReserveGraphs());
+  EXPECT_LE(model_->backend().graph_bytes(), needs.compute);
+  EXPECT_GT(model_->backend().graph_bytes() * 8, needs.compute);
+  EXPECT_GE(model_->backend().state_bytes(), needs.kv_cache + needs.state);
+  EXPECT_LE(model_->backend().state_bytes(), needs.kv_cache + needs.state + base::Bytes::MiB(1));
 }
 
 TEST_F(ForwardSlotsTest, RowsWithoutLogitsGiveNone) {

@@ -106,6 +106,9 @@ base::Result<std::unique_ptr<Qwen35MoeBackend>> Qwen35MoeBackend::Load(
         backend.get());
   }
   backend->SetThreads(options.num_threads);
+  if (primary != cpu) {
+    if (auto reserved = backend->ReserveGraphs(); !reserved) return base::Forward(reserved);
+  }
   return backend;
 }
 
@@ -142,7 +145,7 @@ Qwen35MoeBackend::~Qwen35MoeBackend() {
 }
 
 base::Result<bool> Qwen35MoeBackend::KeepOnPrimary(moe::LayerId layer) {
-  graphs_.clear();
+  graphs_are_stale_ = true;
   return weights_->LoadExperts(layer);
 }
 
@@ -157,6 +160,7 @@ bool Qwen35MoeBackend::ExpertsAreComplete() const {
 }
 
 base::Result<Graph*> Qwen35MoeBackend::FindOrBuildGraph(const GraphShape& shape) {
+  if (std::exchange(graphs_are_stale_, false)) graphs_.clear();
   const auto found = std::ranges::find_if(
       graphs_, [&](const std::unique_ptr<Graph>& graph) { return graph->shape() == shape; });
   if (found != graphs_.end()) {
@@ -249,8 +253,10 @@ base::Result<void> Qwen35MoeBackend::ReserveGraphs() {
   const std::uint32_t rows = std::min(options_.max_batch_rows, options_.context_length);
   GraphShape shape{
       .runs = {{0, 1, rows}}, .num_cells = state_->size().cells_per_slot, .num_outputs = 1};
-  auto graph = FindOrBuildGraph(shape);
+  graphs_.clear();
+  auto graph = Graph::Build(sources_, shape);
   if (!graph) return base::Forward(graph);
+  graphs_.push_back(*std::move(graph));
   return {};
 }
 

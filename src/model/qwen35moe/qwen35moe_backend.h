@@ -77,8 +77,9 @@ class Qwen35MoeBackend final : public PlacedBackend {
   base::Bytes state_bytes() const { return State::RequiredBytes(hparams_, state_->size()); }
   // Compute buffers of the graphs that are kept now.
   base::Bytes graph_bytes() const;
-  // Makes the graph of the largest batch at full context, so that what it takes is taken before
-  // experts are placed. Errors: kCapacity.
+  // Makes the graph of the largest batch of one slot at full context, so that its memory is taken
+  // before experts are placed (Load does it on a device). It is kept until the next Evaluate even
+  // when KeepOnPrimary makes it useless, and not counted by graphs_built(). Errors: kCapacity.
   base::Result<void> ReserveGraphs();
 
  private:
@@ -99,6 +100,7 @@ class Qwen35MoeBackend final : public PlacedBackend {
   std::unique_ptr<ExpertNodes> experts_;
   GraphSources sources_;
   std::vector<std::unique_ptr<Graph>> graphs_;  // most recently used first
+  bool graphs_are_stale_ = false;               // made for other layers on the primary than now
   std::uint64_t graphs_built_ = 0;
   std::uint64_t primary_pairs_ = 0;
   std::vector<std::uint32_t> lengths_;  // [num_slots]
