@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/fnv1a.h"
 #include "gg/gguf_parse.h"
 
 namespace gg {
@@ -115,26 +116,10 @@ Result<Shard> OpenLaterShard(const Shard& first, const std::string& prefix, std:
   return shard;
 }
 
-class Fnv1a {
- public:
-  void Add(std::string_view text) {
-    Add(text.size());
-    for (const char c : text) Mix(static_cast<unsigned char>(c));
-  }
-  void Add(std::uint64_t number) {
-    for (int shift = 0; shift < 64; shift += 8) Mix((number >> shift) & 0xFF);
-  }
-  void AddShape(const GgufTensor& tensor) {
-    Add(tensor.shape.size());
-    for (const std::uint64_t width : tensor.shape) Add(width);
-  }
-  std::uint64_t value() const { return hash_; }
-
- private:
-  void Mix(std::uint64_t byte) { hash_ = (hash_ ^ byte) * 0x00000100000001B3U; }
-
-  std::uint64_t hash_ = 0xCBF29CE484222325U;
-};
+void HashShape(const GgufTensor& tensor, base::Fnv1a& hash) {
+  hash.Number(tensor.shape.size());
+  for (const std::uint64_t width : tensor.shape) hash.Number(width);
+}
 
 }  // namespace
 
@@ -279,20 +264,20 @@ std::span<const std::byte> GgufFile::Data(const GgufTensor& tensor) const {
 }
 
 std::uint64_t GgufFile::DirectoryHash() const {
-  Fnv1a hash;
+  base::Fnv1a hash;
   for (const GgufTensor& tensor : tensors_) {
-    hash.Add(tensor.name);
-    hash.Add(static_cast<std::uint64_t>(tensor.type));
-    hash.AddShape(tensor);
+    hash.Text(tensor.name);
+    hash.Number(static_cast<std::uint64_t>(tensor.type));
+    HashShape(tensor, hash);
   }
   return hash.value();
 }
 
 std::uint64_t GgufFile::ShapeHash() const {
-  Fnv1a hash;
+  base::Fnv1a hash;
   for (const auto& [name, index] : tensor_index_) {
-    hash.Add(name);
-    hash.AddShape(tensors_[index]);
+    hash.Text(name);
+    HashShape(tensors_[index], hash);
   }
   return hash.value();
 }

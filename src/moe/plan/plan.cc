@@ -4,7 +4,7 @@
 #include <format>
 #include <utility>
 
-#include "moe/plan/fnv1a.h"
+#include "base/fnv1a.h"
 #include "moe/plan/policy_layers.h"
 #include "moe/plan/policy_ordered.h"
 #include "moe/plan/verifier.h"
@@ -96,7 +96,7 @@ base::Result<ExpertSplitPlan> ExpertSplitPlan::FromOwners(const ModelShape& shap
   }
   for (Totals& totals : plan.totals_) totals.share /= static_cast<double>(shape.layers.size());
 
-  Fnv1a hash;
+  base::Fnv1a hash;
   hash.Text(plan.model_.architecture);
   hash.Text(plan.model_.name);
   hash.Text(plan.model_.quantisation);

@@ -1,4 +1,4 @@
-// FNV-1a, 64 bit: the hash behind plan fingerprints. Numbers enter as eight little-endian bytes and
+// FNV-1a, 64 bit: the hash behind plan fingerprints and model identities. Numbers enter as eight little-endian bytes and
 // strings with their length in front, so the value is the same in every process on every machine.
 // A value; one thread at a time.
 #pragma once
@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-namespace moe {
+namespace base {
 
 class Fnv1a {
  public:
@@ -30,4 +30,4 @@ class Fnv1a {
   std::uint64_t value_ = 0xcbf29ce484222325ULL;
 };
 
-}  // namespace moe
+}  // namespace base
