@@ -6,12 +6,12 @@
 #include <array>
 #include <cstdlib>
 #include <format>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <optional>
 #include <utility>
 
+#include "gg/host_memory.h"
 #include "gg/vulkan_probe.h"
 
 namespace gg {
@@ -84,18 +84,6 @@ base::Result<void> LoadBackends(const DiscoveryOptions& options) {
   return {};
 }
 
-// ggml calls all of the host's RAM free; the kernel knows what can really be had.
-std::optional<base::Bytes> AvailableHostMemory() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key;
-  std::uint64_t kib = 0;
-  while (meminfo >> key >> kib) {
-    if (key == "MemAvailable:") return base::Bytes::KiB(kib);
-    meminfo.ignore(256, '\n');
-  }
-  return std::nullopt;
-}
-
 Device Describe(ggml_backend_dev_t handle, std::string_view word, std::uint32_t index) {
   ggml_backend_dev_props properties = {};
   ggml_backend_dev_get_props(handle, &properties);
@@ -111,6 +99,7 @@ Device Describe(ggml_backend_dev_t handle, std::string_view word, std::uint32_t 
   device.software = word == "vulkan" && index < software.size() && software[index];
   device.host_memory =
       word == "cpu" || device.software || properties.type == GGML_BACKEND_DEVICE_TYPE_IGPU;
+  // ggml calls all of the host's RAM free; the kernel knows what can really be had.
   if (word == "cpu") device.memory_free = AvailableHostMemory().value_or(device.memory_free);
   device.handle = handle;
   return device;
