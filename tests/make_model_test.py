@@ -69,7 +69,7 @@ class MakeModel(unittest.TestCase):
         self.assertNotEqual(one, digest(self.make(*SMALL, "--seed", "8", name="c.gguf")[0]))
 
     def test_a_sparse_file_has_full_size_and_takes_no_space(self):
-        path = self.make("397b-a17b", "--sparse", "--vocab", "272")[0]
+        path = self.make("--preset", "397b-a17b", "--sparse", "--vocab", "272")[0]
         self.assertGreater(os.path.getsize(path), 100e9)
         self.assertLess(os.stat(path).st_blocks * 512, 16e6)
         shapes = self.shapes(gguf.GGUFReader(path))
@@ -92,6 +92,23 @@ class MakeModel(unittest.TestCase):
             self.assertGreater(values.std(), low * 0.03, name)
             self.assertLess(values.std(), high * 0.03, name)
             self.assertLess(abs(values.mean()), 0.1 * values.std(), name)
+
+    def test_every_weight_type_of_ggml_is_known(self):
+        # Q8_1 and Q8_K hold activations, the others no weights.
+        others = {"Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"}
+        self.assertEqual(set(random_tensor.KNOWN), {kind.name for kind in Type} - others)
+
+    def test_help_names_the_presets(self):
+        text = make_model._parser().format_help()
+        self.assertIn("--preset", text)
+        self.assertIn("tiny, 35b-a3b, 397b-a17b", " ".join(text.split()))
+
+    def test_codes_of_one_and_two_bits_read_as_ggml_reads_them(self):
+        one = np.array([[0, 0x3C, 0b00000101, *[0] * 15]], np.uint8)  # scale 1
+        np.testing.assert_array_equal(random_tensor.decode(one, Type.Q1_0)[0, :4], [1, -1, 1, -1])
+        two = np.array([[0, 0x40, 0b11100100, *[0] * 15]], np.uint8)  # scale 2
+        np.testing.assert_array_equal(random_tensor.decode(two, Type.Q2_0)[0, :5],
+                                      [-2, 0, 2, 4, -2])
 
     def test_dequantized_weights_are_what_the_quantised_ones_mean(self):
         for kind in ("Q8_0", "Q4_K", "IQ2_XXS"):
@@ -122,7 +139,7 @@ class MakeModel(unittest.TestCase):
         self.assertGreater(bias.max() - bias.min(), 0.2)
 
     def test_bad_arguments_are_one_line_and_leave_no_file(self):
-        for args, text in ((["huge"], "'huge' is no preset"), (["--type", "Q9"], "'Q9' is no"),
+        for args, text in ((["--preset", "huge"], "'huge': no such preset; known: tiny"), (["--type", "Q9"], "'Q9' is no"),
                            (["--layers", "0"], "--layers 0"), (["--layers", "x"], "--layers"),
                            (["--experts-used", "9"], "--experts-used 9"), (["--vocab", "9"], "259"),
                            (["--embd", "96", "--type", "Q4_K"], "rows of 96"),

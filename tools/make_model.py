@@ -8,7 +8,7 @@ with one token per byte and <|endoftext|>, <|im_start|>, <|im_end|>.
 
   scripts/env python3 tools/make_model.py --out tiny.gguf
   scripts/env python3 tools/make_model.py --out q4.gguf --type Q4_K --skew 1
-  scripts/env python3 tools/make_model.py 397b-a17b --sparse --out big.gguf
+  scripts/env python3 tools/make_model.py --preset 397b-a17b --sparse --out big.gguf
 
 Presets (NAME: what it is; default types dense/experts/embeddings):
   tiny        4 layers of 8 experts, n_embd 256; F32/F32/F32; 31 MB
@@ -88,14 +88,13 @@ def _type(text: str) -> Type:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="make_model.py", description=__doc__,
                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("preset", nargs="?", default="tiny", metavar="PRESET",
+    parser.add_argument("--preset", default="tiny", metavar="NAME",
                         help=f"one of {', '.join(PRESETS)} (default tiny)")
-    parser.add_argument("--preset", dest="preset_option", metavar="PRESET", help=argparse.SUPPRESS)
     parser.add_argument("--out", required=True, metavar="FILE.gguf", help="file to write")
     parser.add_argument("--seed", type=int, default=0, help="of the weights (default 0)")
     types = parser.add_argument_group(
         "types", "F32, F16, BF16 hold the drawn weights, Q4_0 to Q8_0, TQ*, MXFP4 hold them "
-        "quantised; K-quants, IQ types and NVFP4 are random blocks with weights of the same "
+        "quantised; K-quants, IQ types, NVFP4, Q1_0 and Q2_0 are random blocks with weights of the same "
         f"deviation. Known: {', '.join(random_tensor.KNOWN)}.")
     types.add_argument("--type", type=_type, metavar="T",
                        help="of all matrices but the router (F32) and the embeddings")
@@ -177,9 +176,9 @@ def _file_type(options: Options) -> int:
 def run(argv: list[str]) -> list[str]:
     """Makes the model that the arguments describe; returns the files written. Raises UsageError."""
     args = _parser().parse_args(argv)
-    preset = args.preset_option or args.preset
+    preset = args.preset
     if preset not in PRESETS:
-        raise UsageError(f"'{preset}' is no preset; known: {', '.join(PRESETS)}")
+        raise UsageError(f"--preset '{preset}': no such preset; known: {', '.join(PRESETS)}")
     shape = _shape(args, PRESETS[preset][0])
     options = _options(args, PRESETS[preset][1:])
     try:

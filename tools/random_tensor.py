@@ -1,7 +1,7 @@
 """Random weights of a wanted standard deviation in any ggml weight type.
 
 F32, F16, BF16 hold the drawn values; types that gguf-py can quantise hold them quantised. For the
-others (K-quants, IQ types, NVFP4) no quantiser is at hand, so their blocks are drawn as random
+others (K-quants, IQ types, NVFP4, Q1_0, Q2_0) no quantiser is at hand, so their blocks are drawn as random
 bits with the scale fields set such that the *dequantised* weights have the wanted deviation and a
 mean of about zero.
 """
@@ -21,10 +21,12 @@ _QUANTISED = (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.TQ1_0,
 _SCALE_OFFSET = {
     Type.Q2_K: 80, Type.Q3_K: 108, Type.Q4_K: 0, Type.Q5_K: 0, Type.Q6_K: 208, Type.IQ2_XXS: 0,
     Type.IQ2_XS: 0, Type.IQ2_S: 0, Type.IQ3_XXS: 0, Type.IQ3_S: 0, Type.IQ1_S: 0, Type.IQ4_NL: 0,
-    Type.IQ4_XS: 0, Type.IQ1_M: None, Type.NVFP4: None,
+    Type.IQ4_XS: 0, Type.IQ1_M: None, Type.NVFP4: None, Type.Q1_0: 0, Type.Q2_0: 0,
 }
 # Types with a minimum: minimum scale over scale that centres the values, and the minimum's offset.
 _CENTRE = {Type.Q2_K: (1.5, 82), Type.Q4_K: (7.5, 2), Type.Q5_K: (15.5, 2)}
+# Bits of a code, the value of code 0 and the distance between codes, in units of the scale.
+_CODE_BITS = {Type.Q1_0: (1, -1, 2), Type.Q2_0: (2, -1, 1)}
 _E4M3 = np.array([m / 8 * 2.0**-6 if e == 0 else (1 + m / 8) * 2.0 ** (e - 7)
                   for e in range(16) for m in range(8)][:-1])
 _CHUNK = 1 << 22  # elements encoded at a time
@@ -64,7 +66,7 @@ def _random_blocks(rng: np.random.Generator, kind: Type, count: int, scale: floa
     size = gguf.GGML_QUANT_SIZES[kind][1]
     blocks = np.frombuffer(rng.bytes(count * size), np.uint8).reshape(count, size).copy()
     d = (scale * rng.uniform(0.75, 1.25, (count, 1)).astype(np.float32)).astype(np.float16)
-    if kind == Type.IQ4_NL:  # its 16 values do not add up to zero
+    if kind in (Type.IQ4_NL, Type.Q2_0):  # their values do not add up to zero
         d *= rng.choice(np.array([-1, 1], np.float16), (count, 1))
     if kind == Type.IQ1_M:  # the fp16 scale lies in the top nibbles of four 16-bit words
         bits = d.view(np.uint16)
@@ -90,7 +92,7 @@ def _random_blocks(rng: np.random.Generator, kind: Type, count: int, scale: floa
 def _unit_deviation(kind: Type) -> float:
     """Deviation of the dequantised values of random blocks whose scale is 1."""
     blocks = _random_blocks(generator(0, "calibrate", kind.name), kind, 512, 1.0)
-    return float(np.std(gguf.dequantize(blocks, kind), dtype=np.float64))
+    return float(np.std(decode(blocks, kind), dtype=np.float64))
 
 
 def _encode(values: np.ndarray, kind: Type) -> np.ndarray:
@@ -101,7 +103,19 @@ def _encode(values: np.ndarray, kind: Type) -> np.ndarray:
     return gguf.quantize(values, kind)
 
 
+def _decode_codes(raw: np.ndarray, kind: Type) -> np.ndarray:
+    """gguf-py cannot: an fp16 scale, then codes, lowest bits first, each an equally spaced value."""
+    bits, low, step = _CODE_BITS[kind]
+    blocks = raw.reshape(-1, gguf.GGML_QUANT_SIZES[kind][1])
+    scale = np.ascontiguousarray(blocks[:, :2]).view(np.float16).astype(np.float32)
+    codes = blocks[:, 2:, None] >> np.arange(0, 8, bits, dtype=np.uint8) & ((1 << bits) - 1)
+    values = (low + step * codes.astype(np.float32)).reshape(len(blocks), -1) * scale
+    return values.reshape(*raw.shape[:-1], -1)
+
+
 def decode(raw: np.ndarray, kind: Type) -> np.ndarray:
+    if kind in _CODE_BITS:
+        return _decode_codes(raw, kind)
     return gguf.dequantize(raw, kind).astype(np.float32)
 
 
