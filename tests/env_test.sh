@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # scripts/env behaves like the command it runs: arguments, stdin, current directory, environment,
 # exit status, signals. Runs on the host, not inside the build root.
+# shellcheck disable=SC2016  # inner shells expand what is in single quotes
 set -uo pipefail
 set -m # background jobs get SIGINT's default action
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
@@ -30,7 +31,6 @@ expect 'the compiler is recent' 'yes' \
   "$("$env" sh -c '[ "$(g++ -dumpversion)" -ge 15 ] && echo yes')"
 
 for signal in INT TERM HUP; do
-  # shellcheck disable=SC2016  # expanded by the inner shell
   "$env" sh -c 'trap "echo caught > \"$1\"; exit 42" '$signal'; echo ready > "$2"
                 i=0; while [ $i -lt 300 ]; do sleep 0.1; i=$((i + 1)); done' \
     probe "$work/caught.$signal" "$work/ready.$signal" &
