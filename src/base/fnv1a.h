@@ -1,6 +1,6 @@
-// FNV-1a, 64 bit: the hash behind plan fingerprints and model identities. Numbers enter as eight little-endian bytes and
-// strings with their length in front, so the value is the same in every process on every machine.
-// A value; one thread at a time.
+// FNV-1a, 64 bit: the hash behind plan fingerprints and model identities. Numbers enter as eight
+// little-endian bytes and strings with their length in front, so the value is the same in every
+// process on every machine. A value; one thread at a time.
 #pragma once
 
 #include <cstddef>

@@ -27,7 +27,7 @@ TEST(Fnv1aTest, NumbersAreEightLittleEndianBytes) {
   Fnv1a number;
   number.Number(0x0102030405060708);
   Fnv1a bytes;
-  for (const std::uint8_t byte : {8, 7, 6, 5, 4, 3, 2, 1}) bytes.Byte(byte);
+  for (std::uint8_t byte = 8; byte > 0; --byte) bytes.Byte(byte);
   EXPECT_EQ(number.value(), bytes.value());
 }
 
