@@ -35,16 +35,52 @@ Result<OpenedFile> OpenRegular(const std::string& path) {
   return OpenedFile{std::move(fd), static_cast<std::uint64_t>(status.st_size)};
 }
 
+// Tells a path that the caller must change from a device that is full or broken.
+ErrorKind KindOfWriteError(int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case ELOOP:
+    case ENAMETOOLONG:
+      return ErrorKind::kInvalidInput;
+    default:
+      return ErrorKind::kIo;
+  }
+}
+
+std::unexpected<Error> WriteError(const std::string& path) {
+  const int error = errno;
+  return Fail(KindOfWriteError(error),
+              "cannot write '{}': {}; give a path where a file can be made", path,
+              std::strerror(error));
+}
+
 Result<void> WriteAll(int fd, std::string_view content, const std::string& path) {
   while (!content.empty()) {
     const ssize_t written = ::write(fd, content.data(), content.size());
     if (written < 0) {
       if (errno == EINTR) continue;
-      return Fail(ErrorKind::kIo, "cannot write '{}': {}", path, std::strerror(errno));
+      return WriteError(path);
     }
     content.remove_prefix(static_cast<std::size_t>(written));
   }
   return {};
+}
+
+// What the kernel puts behind a name other than a file of its own must not be replaced by one.
+bool IsRegularOrAbsent(const std::string& path) {
+  struct stat status = {};
+  return ::lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode);
+}
+
+Result<void> WriteInPlace(const std::string& path, std::string_view content) {
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY));
+  if (!fd.valid()) return WriteError(path);
+  return WriteAll(fd.get(), content, path);
 }
 
 }  // namespace
@@ -70,17 +106,16 @@ Result<std::string> ReadFile(const std::string& path, Bytes limit) {
 }
 
 Result<void> WriteFileAtomically(const std::string& path, std::string_view content) {
+  if (!IsRegularOrAbsent(path)) return WriteInPlace(path, content);
   std::string temporary = path + ".XXXXXX";
   UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
-  if (!fd.valid()) {
-    return Fail(ErrorKind::kIo, "cannot create a file beside '{}': {}", path, std::strerror(errno));
-  }
-  auto written = WriteAll(fd.get(), content, temporary);
+  if (!fd.valid()) return WriteError(path);
+  auto written = WriteAll(fd.get(), content, path);
   const mode_t mask = ::umask(0);
   ::umask(mask);
   if (written && (::fchmod(fd.get(), 0666 & ~mask) != 0 || ::fsync(fd.get()) != 0 ||
                   ::rename(temporary.c_str(), path.c_str()) != 0)) {
-    written = Fail(ErrorKind::kIo, "cannot write '{}': {}", path, std::strerror(errno));
+    written = WriteError(path);
   }
   if (!written) ::unlink(temporary.c_str());
   return written;

@@ -16,7 +16,9 @@ namespace base {
 Result<std::string> ReadFile(const std::string& path, Bytes limit);
 
 // Writes `content` to a temporary name beside `path`, flushes it to the device and renames it, so
-// that `path` is the old file or the whole new one and never a part. Errors: kIo, naming the path.
+// that `path` is the old file or the whole new one and never a part. A `path` that is no regular
+// file (a link, a device, a pipe) is written in place. Errors, naming the path: kInvalidInput when
+// no file can be made there (no such folder, no permission, a folder); kIo when writing fails.
 Result<void> WriteFileAtomically(const std::string& path, std::string_view content);
 
 // A regular file mapped read-only, nothing of it populated. The address stays the same when the

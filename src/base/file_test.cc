@@ -13,7 +13,7 @@ class FileTest : public ::testing::Test {
  protected:
   void SetUp() override { std::filesystem::create_directories(folder_); }
   void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string Path(const char* name) const { return folder_ / name; }
+  std::string Path(const std::string& name) const { return folder_ / name; }
 
   std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) /
                                   ::testing::UnitTest::GetInstance()->current_test_info()->name();
@@ -33,9 +33,36 @@ TEST_F(FileTest, FailedWriteLeavesNothingBehind) {
   std::filesystem::create_directory(Path("taken"));
   auto written = WriteFileAtomically(Path("taken"), "x");
   ASSERT_FALSE(written);
-  EXPECT_EQ(written.error().kind, ErrorKind::kIo);
+  EXPECT_EQ(written.error().kind, ErrorKind::kInvalidInput);
   EXPECT_NE(written.error().message.find(Path("taken")), std::string::npos);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(FileTest, PathsWhereNoFileCanBeMadeAreTheCallersFault) {
+  ASSERT_TRUE(WriteFileAtomically(Path("a"), "x"));
+  for (const std::string& path : {Path("missing/b"), Path("a/b"), Path(std::string(300, 'b'))}) {
+    auto written = WriteFileAtomically(path, "x");
+    ASSERT_FALSE(written);
+    EXPECT_EQ(written.error().kind, ErrorKind::kInvalidInput) << written.error().message;
+    EXPECT_NE(written.error().message.find(path), std::string::npos);
+  }
+}
+
+TEST_F(FileTest, FullDeviceIsAnIoError) {
+  std::filesystem::create_symlink("/dev/full", Path("full"));
+  auto written = WriteFileAtomically(Path("full"), "x");
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().kind, ErrorKind::kIo) << written.error().message;
+}
+
+TEST_F(FileTest, LinkStaysALinkToWhatIsWritten) {
+  ASSERT_TRUE(WriteFileAtomically(Path("a"), "longer"));
+  std::filesystem::create_symlink("a", Path("link"));
+  ASSERT_TRUE(WriteFileAtomically(Path("link"), "new"));
+  EXPECT_TRUE(std::filesystem::is_symlink(Path("link")));
+  auto content = ReadFile(Path("a"), Bytes(10));
+  ASSERT_TRUE(content);
+  EXPECT_EQ(*content, "new");
 }
 
 TEST_F(FileTest, RefusesWhatIsMissingTooLargeOrNotRegular) {

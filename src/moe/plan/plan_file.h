@@ -18,7 +18,7 @@ inline constexpr std::uint64_t kPlanFileVersion = 1;
 // The file's content. The same plan gives the same bytes.
 std::string PrintPlanFile(const ExpertSplitPlan& plan);
 
-// Writes `path` whole or not at all. Errors: kIo, naming the path.
+// Errors: as base::WriteFileAtomically.
 base::Result<void> WritePlanFile(const ExpertSplitPlan& plan, const std::string& path);
 
 // Reads the plan of the model with this `shape`; `hotness` gives its expected shares. Errors:

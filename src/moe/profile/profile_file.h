@@ -18,7 +18,7 @@ inline constexpr std::uint64_t kMaxProfileUnits = 1 << 22;
 // The file's content. The same profile gives the same bytes.
 std::string PrintProfileFile(const RoutingProfile& profile);
 
-// Writes `path` whole or not at all. Errors: kIo, naming the path.
+// Errors: as base::WriteFileAtomically.
 base::Result<void> WriteProfileFile(const RoutingProfile& profile, const std::string& path);
 
 // Errors: kCorruptModel, one line naming file, field and remedy, when the file is missing, too
