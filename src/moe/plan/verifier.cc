@@ -52,22 +52,19 @@ base::Result<void> VerifyTotals(const ModelShape& shape, std::span<const PlanTar
     all_bytes += bytes[target];
     if (capacity && bytes[target] > capacity->count()) {
       return Fail(ErrorKind::kCorruptModel,
-                  "target {} would own {} bytes of experts, above its capacity of {}; make the "
-                  "plan again",
+                  "target {} would own {} bytes of experts, above its capacity of {}",
                   base::Quote(name), bytes[target], capacity->count());
     }
     if (!claims.empty() &&
         (claims[target].units != units[target] || claims[target].bytes.count() != bytes[target])) {
       return Fail(ErrorKind::kCorruptModel,
-                  "target {} owns {} units of {} bytes, but the plan says {} of {}; make the plan "
-                  "again",
+                  "target {} owns {} units of {} bytes, but the plan says {} of {}",
                   base::Quote(name), units[target], bytes[target], claims[target].units,
                   claims[target].bytes.count());
     }
   }
   if (all_bytes != shape.total_bytes().count()) {
-    return Fail(ErrorKind::kCorruptModel,
-                "the targets own {} bytes of the model's {}; make the plan again", all_bytes,
+    return Fail(ErrorKind::kCorruptModel, "the targets own {} bytes of the model's {}", all_bytes,
                 shape.total_bytes().count());
   }
   return {};
@@ -80,24 +77,22 @@ base::Result<void> VerifyPlacement(const ModelShape& shape, std::span<const Plan
                                    std::span<const ClaimedTotals> claims) {
   if (auto sound = VerifyShape(shape); !sound) return sound;
   if (targets.empty() || targets.size() > 255) {
-    return Fail(ErrorKind::kCorruptModel, "a plan has 1 to 255 targets, not {}; make it again",
-                targets.size());
+    return Fail(ErrorKind::kCorruptModel, "a plan has 1 to 255 targets, not {}", targets.size());
   }
   if (owners.size() != shape.num_units()) {
     return Fail(ErrorKind::kCorruptModel,
-                "the plan has owners for {} units, the model has {} units; make the plan again",
-                owners.size(), shape.num_units());
+                "the plan has owners for {} units, the model has {} units", owners.size(),
+                shape.num_units());
   }
   if (!claims.empty() && claims.size() != targets.size()) {
-    return Fail(ErrorKind::kCorruptModel,
-                "the plan has sums for {} targets but lists {}; make it again", claims.size(),
-                targets.size());
+    return Fail(ErrorKind::kCorruptModel, "the plan has sums for {} targets but lists {}",
+                claims.size(), targets.size());
   }
   for (std::size_t unit = 0; unit < owners.size(); ++unit) {
     if (owners[unit] >= targets.size()) {
       return Fail(ErrorKind::kCorruptModel,
                   "expert {} of layer {} is owned by target {}, but the plan lists {} targets "
-                  "(0 to {}); make the plan again",
+                  "(0 to {})",
                   unit % shape.num_experts, unit / shape.num_experts, owners[unit], targets.size(),
                   targets.size() - 1);
     }
@@ -107,8 +102,7 @@ base::Result<void> VerifyPlacement(const ModelShape& shape, std::span<const Plan
 
 base::Result<void> VerifyPlan(const ExpertSplitPlan& plan, const ModelShape& shape) {
   if (plan.model() != shape.identity) {
-    return Fail(ErrorKind::kCorruptModel,
-                "the plan is for model {} ({}), not {} ({}); make it again",
+    return Fail(ErrorKind::kCorruptModel, "the plan is for model {} ({}), not {} ({})",
                 base::Quote(plan.model().name), plan.model().quantisation,
                 base::Quote(shape.identity.name), shape.identity.quantisation);
   }

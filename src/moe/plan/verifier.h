@@ -1,7 +1,8 @@
 // Proves a placement: every unit owned once by a listed target, no capacity exceeded, sums exact.
 //
 // Called on every plan that is made or read, and written without any code of the policies, so that
-// a fault there cannot hide here. Pure; any thread.
+// a fault there cannot hide here. Messages name no remedy: that is for whoever knows where the
+// placement came from (plan/plan_file.h). Pure; any thread.
 #pragma once
 
 #include <cstdint>
