@@ -51,7 +51,8 @@ Result<std::uint32_t> ReadCount(const GgufContents& contents, std::string_view k
   if (found == contents.values.end()) return fallback;
   const auto number = WholeNumber(found->second);
   if (!number || !std::in_range<std::uint32_t>(*number)) {
-    return Fail(ErrorKind::kCorruptModel, "'{}': key {} is not a count", name, key);
+    return Fail(ErrorKind::kCorruptModel, "'{}': key {} is not a count; convert the model again",
+                name, key);
   }
   return static_cast<std::uint32_t>(*number);
 }
@@ -65,7 +66,10 @@ struct Shard {
 
 Result<Shard> OpenShard(const std::string& path) {
   auto file = base::MappedFile::Open(path);
-  if (!file) return Fail(ErrorKind::kCorruptModel, "{}", file.error().message);
+  if (!file) {
+    return Fail(ErrorKind::kCorruptModel, "{}; give a GGUF file that can be read",
+                file.error().message);
+  }
   auto contents = ParseGguf(file->bytes(), path);
   if (!contents) return Forward(contents);
   auto number = ReadCount(*contents, kSplitNumber, 0, path);
@@ -77,7 +81,8 @@ Result<Shard> OpenShard(const std::string& path) {
 
 Result<std::string> FirstShardPrefix(const Shard& shard, const std::string& path) {
   if (shard.count > kMaxShards || shard.number >= shard.count) {
-    return Fail(ErrorKind::kCorruptModel, "'{}': {} is {} of {} {}, which no split model has", path,
+    return Fail(ErrorKind::kCorruptModel,
+                "'{}': {} is {} of {} {}, which no split model has; split the model again", path,
                 kSplitNumber, shard.number, kSplitCount, shard.count);
   }
   const auto prefix = ShardPrefix(path, shard.number, shard.count);
@@ -102,8 +107,9 @@ Result<Shard> OpenLaterShard(const Shard& first, const std::string& prefix, std:
   if (!shard) return shard;
   if (shard->number != number || shard->count != first.count) {
     return Fail(ErrorKind::kCorruptModel,
-                "'{}' says it is shard {} of {}, expected {} of {}; is it of another model?", path,
-                shard->number + 1, shard->count, number + 1, first.count);
+                "'{}' says it is shard {} of {}, expected {} of {}; it is of another model: "
+                "download it again",
+                path, shard->number + 1, shard->count, number + 1, first.count);
   }
   constexpr std::string_view kArchitecture = "general.architecture";
   const auto own = shard->contents.values.find(kArchitecture);
@@ -111,7 +117,8 @@ Result<Shard> OpenLaterShard(const Shard& first, const std::string& prefix, std:
   if (own != shard->contents.values.end() && expected != first.contents.values.end() &&
       own->second != expected->second) {
     return Fail(ErrorKind::kCorruptModel,
-                "'{}' is of another model than the first shard: {} differs", path, kArchitecture);
+                "'{}' is of another model than the first shard: {} differs; download it again",
+                path, kArchitecture);
   }
   return shard;
 }
@@ -160,8 +167,9 @@ Result<GgufFile> GgufFile::Open(const std::string& path) {
     file.shards_.push_back(std::move(shard->file));
   }
   if (count > 1 && *announced != 0 && file.tensors_.size() != *announced) {
-    return Fail(ErrorKind::kCorruptModel, "'{}': the {} shards hold {} tensors, {} says {}", path,
-                count, file.tensors_.size(), kSplitTensors, *announced);
+    return Fail(ErrorKind::kCorruptModel,
+                "'{}': the {} shards hold {} tensors, {} says {}; download it again", path, count,
+                file.tensors_.size(), kSplitTensors, *announced);
   }
   return file;
 }
@@ -186,7 +194,8 @@ Result<void> GgufFile::AddTensors(std::vector<GgufTensor> tensors) {
   for (GgufTensor& tensor : tensors) {
     tensor.shard = shards_.size();
     if (!tensor_index_.emplace(tensor.name, tensors_.size()).second) {
-      return Fail(ErrorKind::kCorruptModel, "'{}': tensor {} appears in two shards", name_,
+      return Fail(ErrorKind::kCorruptModel,
+                  "'{}': tensor {} appears in two shards; split the model again", name_,
                   tensor.name);
     }
     tensors_.push_back(std::move(tensor));
@@ -197,14 +206,16 @@ Result<void> GgufFile::AddTensors(std::vector<GgufTensor> tensors) {
 Result<const GgufFile::Value*> GgufFile::Find(std::string_view key) const {
   const auto found = values_.find(key);
   if (found == values_.end()) {
-    return Fail(ErrorKind::kCorruptModel, "'{}': key {} is missing", name_, key);
+    return Fail(ErrorKind::kCorruptModel, "'{}': key {} is missing; convert the model again", name_,
+                key);
   }
   return &found->second;
 }
 
 std::unexpected<base::Error> GgufFile::WrongType(std::string_view key,
                                                  std::string_view expected) const {
-  return Fail(ErrorKind::kCorruptModel, "'{}': key {} is not {}", name_, key, expected);
+  return Fail(ErrorKind::kCorruptModel, "'{}': key {} is not {}; convert the model again", name_,
+              key, expected);
 }
 
 Result<std::string> GgufFile::String(std::string_view key) const {

@@ -84,9 +84,16 @@ class Parser {
                 std::format(format, std::forward<Args>(args)...));
   }
 
+  // What no tool writes.
+  template <class... Args>
+  std::unexpected<base::Error> Damaged(std::format_string<Args...> format, Args&&... args) const {
+    return Corrupt("{}; the file is cut off or damaged: download or convert it again",
+                   std::format(format, std::forward<Args>(args)...));
+  }
+
   std::unexpected<base::Error> CutOff(std::string_view what) const {
     if (header_.size() < bytes_.size()) {
-      return Corrupt("the header reaches beyond {} while reading {}",
+      return Damaged("the header reaches beyond {} while reading {}",
                      base::FormatBytes(base::Bytes(header_.size())), what);
     }
     return Corrupt("cut off: the file ends at byte {} while reading {}; download it again",
@@ -114,9 +121,9 @@ class Parser {
   }
 
   Result<Counts> ReadPreamble() {
-    if (bytes_.empty()) return Corrupt("the file is empty");
+    if (bytes_.empty()) return Corrupt("the file is empty; download it again");
     if (bytes_.size() < 4 || std::memcmp(bytes_.data(), "GGUF", 4) != 0) {
-      return Corrupt("not a GGUF file (it does not start with 'GGUF')");
+      return Corrupt("not a GGUF file (it does not start with 'GGUF'); give a .gguf model file");
     }
     position_ = 4;
     const auto version = Read<std::uint32_t>();
@@ -125,16 +132,17 @@ class Parser {
       return Corrupt("a big-endian GGUF file; convert it with gguf-convert-endian");
     }
     if (*version != 2 && *version != 3) {
-      return Corrupt("GGUF version {} is not supported (2 and 3 are)", *version);
+      return Corrupt("GGUF version {} is not supported (2 and 3 are); convert the model again",
+                     *version);
     }
     const auto tensors = Read<std::uint64_t>();
     const auto keys = Read<std::uint64_t>();
     if (!tensors || !keys) return CutOff("the counts of tensors and keys");
     if (*keys > remaining() / kMinKeyBytes) {
-      return Corrupt("{} keys announced, more than its {} bytes can hold", *keys, bytes_.size());
+      return Damaged("{} keys announced, more than its {} bytes can hold", *keys, bytes_.size());
     }
     if (*tensors > remaining() / kMinTensorBytes) {
-      return Corrupt("{} tensors announced, more than its {} bytes can hold", *tensors,
+      return Damaged("{} tensors announced, more than its {} bytes can hold", *tensors,
                      bytes_.size());
     }
     return Counts{*tensors, *keys};
@@ -151,14 +159,14 @@ class Parser {
     auto key = ReadString();
     if (!key) return CutOff(std::format("the name of key {}", index));
     if (key->size() > kMaxKeyBytes || !IsPlainName(*key)) {
-      return Corrupt("key {} has no usable name: {}", index, base::Quote(*key));
+      return Damaged("key {} has no usable name: {}", index, base::Quote(*key));
     }
     const auto type = Read<std::uint32_t>();
     if (!type) return CutOff(std::format("the type of key {}", base::Quote(*key)));
     auto value = ReadValue(*key, static_cast<ValueType>(*type));
     if (!value) return Forward(value);
     const auto [place, inserted] = contents_.values.emplace(*std::move(key), *std::move(value));
-    if (!inserted) return Corrupt("key {} appears twice", base::Quote(place->first));
+    if (!inserted) return Damaged("key {} appears twice", base::Quote(place->first));
     return {};
   }
 
@@ -198,7 +206,7 @@ class Parser {
 
   Result<GgufFile::Value> ReadValue(const std::string& key, ValueType type) {
     if (type > ValueType::kFloat64) {
-      return Corrupt("key {} has unknown type {}", base::Quote(key), std::to_underlying(type));
+      return Damaged("key {} has unknown type {}", base::Quote(key), std::to_underlying(type));
     }
     if (type == ValueType::kArray) return ReadArray(key);
     std::optional<GgufFile::Value> value;
@@ -207,7 +215,7 @@ class Parser {
         value.emplace(std::in_place_type<std::string>, *std::move(text));
     } else if (type == ValueType::kBool) {
       if (const auto flag = Read<std::uint8_t>()) {
-        if (*flag > 1) return Corrupt("key {} is a flag of value {}", base::Quote(key), *flag);
+        if (*flag > 1) return Damaged("key {} is a flag of value {}", base::Quote(key), *flag);
         value.emplace(std::in_place_type<bool>, *flag == 1);
       }
     } else {
@@ -241,18 +249,18 @@ class Parser {
     if (!type || !count) return CutOff(std::format("the array {}", base::Quote(key)));
     const auto element = static_cast<ValueType>(*type);
     if (element == ValueType::kArray) {
-      return Corrupt("key {} is an array of arrays, which no model needs", base::Quote(key));
+      return Damaged("key {} is an array of arrays, which no model needs", base::Quote(key));
     }
     if (element > ValueType::kFloat64) {
-      return Corrupt("key {} is an array of unknown type {}", base::Quote(key), *type);
+      return Damaged("key {} is an array of unknown type {}", base::Quote(key), *type);
     }
     if (*count > remaining() / ElementBytes(element)) {
-      return Corrupt("key {} announces {} elements, more than the file holds", base::Quote(key),
+      return Damaged("key {} announces {} elements, more than the file holds", base::Quote(key),
                      *count);
     }
     auto array = ReadElements(element, *count);
     if (!array) {
-      return Corrupt("key {} holds an element that is cut off or out of range", base::Quote(key));
+      return Damaged("key {} holds an element that is cut off or out of range", base::Quote(key));
     }
     return GgufFile::Value(std::in_place_type<GgufFile::Array>, *std::move(array));
   }
@@ -331,7 +339,7 @@ class Parser {
       alignment = *large;
     }
     if (!std::has_single_bit(alignment) || alignment < kMinAlignment || alignment > kMaxAlignment) {
-      return Corrupt("general.alignment is not a power of two from {} to {}", kMinAlignment,
+      return Damaged("general.alignment is not a power of two from {} to {}", kMinAlignment,
                      kMaxAlignment);
     }
     alignment_ = alignment;
@@ -343,13 +351,13 @@ class Parser {
     auto name = ReadString();
     if (!name) return CutOff(std::format("the name of tensor {}", index));
     if (name->size() >= kMaxGgufNameBytes || !IsPlainName(*name)) {
-      return Corrupt("tensor {} has no usable name: {}", index, base::Quote(*name));
+      return Damaged("tensor {} has no usable name: {}", index, base::Quote(*name));
     }
     tensor.name = *std::move(name);
     const auto dimensions = Read<std::uint32_t>();
     if (!dimensions) return CutOff(std::format("tensor {}", tensor.name));
     if (*dimensions < 1 || *dimensions > kMaxGgufDimensions) {
-      return Corrupt("tensor {} has {} dimensions, expected 1 to {}", tensor.name, *dimensions,
+      return Damaged("tensor {} has {} dimensions, expected 1 to {}", tensor.name, *dimensions,
                      kMaxGgufDimensions);
     }
     for (std::uint32_t i = 0; i < *dimensions; ++i) {
@@ -362,7 +370,7 @@ class Parser {
     if (!type || !offset) return CutOff(std::format("tensor {}", tensor.name));
     tensor.offset = *offset;
     if (auto sized = SizeTensor(tensor, *type); !sized) return sized;
-    if (!names_.insert(tensor.name).second) return Corrupt("tensor {} appears twice", tensor.name);
+    if (!names_.insert(tensor.name).second) return Damaged("tensor {} appears twice", tensor.name);
     contents_.tensors.push_back(std::move(tensor));
     return {};
   }
@@ -372,25 +380,28 @@ class Parser {
     const auto block = known ? ggml_blck_size(static_cast<ggml_type>(type)) : 0;
     const auto block_bytes = known ? ggml_type_size(static_cast<ggml_type>(type)) : 0;
     if (block <= 0 || block_bytes == 0) {
-      return Corrupt("tensor {} has type {}, which this ggml does not know", tensor.name, type);
+      return Corrupt(
+          "tensor {} has type {}, which this ggml does not know; update ggml, or choose another "
+          "quantisation",
+          tensor.name, type);
     }
     tensor.type = static_cast<int>(type);
     std::uint64_t elements = 1;
     for (const std::uint64_t width : tensor.shape) {
       if (width == 0 || __builtin_mul_overflow(elements, width, &elements) ||
           !std::in_range<std::int64_t>(elements)) {
-        return Corrupt("tensor {} has an impossible shape {}", tensor.name,
+        return Damaged("tensor {} has an impossible shape {}", tensor.name,
                        FormatShape(tensor.shape));
       }
     }
     if (tensor.shape[0] % static_cast<std::uint64_t>(block) != 0) {
-      return Corrupt("tensor {} has rows of {}, which type {} (blocks of {}) cannot hold",
+      return Damaged("tensor {} has rows of {}, which type {} (blocks of {}) cannot hold",
                      tensor.name, tensor.shape[0], ggml_type_name(static_cast<ggml_type>(type)),
                      block);
     }
     tensor.bytes = base::Bytes(elements / static_cast<std::uint64_t>(block)) * block_bytes;
     if (!std::in_range<std::int64_t>(tensor.bytes.count())) {
-      return Corrupt("tensor {} has an impossible size", tensor.name);
+      return Damaged("tensor {} has an impossible size", tensor.name);
     }
     return {};
   }
@@ -401,7 +412,7 @@ class Parser {
     std::vector<const GgufTensor*> by_offset;
     for (GgufTensor& tensor : contents_.tensors) {
       if (tensor.offset % alignment_ != 0) {
-        return Corrupt("tensor {} lies at offset {}, which is no multiple of {}", tensor.name,
+        return Damaged("tensor {} lies at offset {}, which is no multiple of {}", tensor.name,
                        tensor.offset, alignment_);
       }
       const base::Bytes end = base::Bytes(data) + base::Bytes(tensor.offset) + tensor.bytes;
@@ -417,7 +428,7 @@ class Parser {
     for (std::size_t i = 1; i < by_offset.size(); ++i) {
       const GgufTensor& before = *by_offset[i - 1];
       if (before.offset + before.bytes.count() > by_offset[i]->offset) {
-        return Corrupt("tensors {} and {} overlap", before.name, by_offset[i]->name);
+        return Damaged("tensors {} and {} overlap", before.name, by_offset[i]->name);
       }
     }
     return {};

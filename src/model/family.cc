@@ -86,13 +86,21 @@ Result<ModelDescription> DescribeModel(const gg::GgufFile& file,
   auto architecture = file.String(kArchitecture);
   if (!architecture) return Forward(architecture);
   const auto family = std::ranges::find(families, *architecture, &ModelFamily::architecture);
-  if (family != families.end()) return family->describe(file);
+  if (family != families.end()) {
+    auto description = family->describe(file);
+    constexpr std::string_view kRemedy = "convert the model again";
+    if (!description && !description.error().message.ends_with(kRemedy)) {
+      description.error().message += std::format("; {}", kRemedy);
+    }
+    return description;
+  }
   std::string known;
   for (const ModelFamily& each : families) {
     known += std::format("{}{}", known.empty() ? "" : ", ", each.architecture);
   }
-  return Fail(ErrorKind::kCorruptModel, "'{}': architecture {} is not supported; supported: {}",
-              file.name(), base::Quote(*architecture), known);
+  return Fail(ErrorKind::kCorruptModel,
+              "'{}': architecture {} is not supported; choose a model of {}", file.name(),
+              base::Quote(*architecture), known);
 }
 
 DenseNeeds NeedsOf(const DenseProfile& dense, const ContextRequest& request) {
