@@ -112,8 +112,8 @@ std::unexpected<base::Error> Missing(const ExpertSplitTarget& target, std::size_
   std::string names;
   for (const std::string& name : present) names += (names.empty() ? "" : ", ") + name;
   return Fail(ErrorKind::kInvalidInput,
-              "target list item {} {}: missing device, so auto has no free memory to measure; "
-              "present are {}; give it a size if it is elsewhere, as in {}=16GiB",
+              "target list item {} {}: missing device; present are {}; plan for one that is "
+              "elsewhere by giving it a size, as in {}=16GiB",
               position, base::Quote(target.name), names.empty() ? "none" : names,
               target.name.substr(0, target.name.find('#')));
 }
@@ -163,7 +163,7 @@ base::Result<std::vector<std::optional<Bytes>>> ResolveCapacities(const Capacity
     if (i == primary) primary_total = memory->total;
   }
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (!present[i] && targets[i].capacity.policy == CapacityPolicy::kAuto) {
+    if (!present[i] && targets[i].capacity.policy != CapacityPolicy::kBytes) {
       return Missing(targets[i], i + 1, probe.PresentTargets());
     }
   }

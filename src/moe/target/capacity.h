@@ -78,12 +78,12 @@ struct CapacityRequest {
 
 // The capacity of each target, in list order, [config->size()]; nullopt is unbounded.
 //   SIZE     as it stands, whether or not the target is there
-//   PERCENT  of unit_bytes, rounded down
+//   PERCENT  of unit_bytes, rounded down; the target must be there
 //   auto     what its budgets hold after the dense part (primary only), buffers, safety margin, the
 //            fixed capacities of the same budgets and the `auto` targets before it; never more than
 //            unit_bytes. `cpu` and `worker(cpu)` are unbounded while their units are mapped;
 //            `cpu:NODE` is bounded by its node either way
-// Errors: kInvalidInput when an `auto` target is not there, naming it and the present ones;
+// Errors: kInvalidInput when a target without a SIZE is not there, naming it and the present ones;
 // kCapacity when the dense part does not fit on the primary, with need, have and remedy. The dense
 // part on a primary that is not there is not checked.
 base::Result<std::vector<std::optional<base::Bytes>>> ResolveCapacities(

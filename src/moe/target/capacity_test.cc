@@ -223,9 +223,19 @@ TEST_F(CapacityTest, ANodeIsBoundByItsOwnMemoryAndByTheHosts) {
   EXPECT_THAT(Get("cpu:0,cpu:1"), ElementsAre(GiB(18), GiB(19)));
 }
 
-TEST_F(CapacityTest, AbsentDevicesPlanWithASizeOrAPercentage) {
-  EXPECT_THAT(Get("cuda:0=20GiB,hip:0=10%,rpc:h:1=1GiB,cpu"),
+TEST_F(CapacityTest, AbsentDevicesPlanWithASize) {
+  EXPECT_THAT(Get("cuda:0=20GiB,hip:0=10GiB,rpc:h:1=1GiB,cpu"),
               ElementsAre(GiB(20), GiB(10), GiB(1), std::nullopt));
+}
+
+TEST_F(CapacityTest, AbsentDevicesNeedASizeAlsoWithAPercentage) {
+  for (const char* list : {"hip:0=10%,cpu", "cpu,worker(hip:0)=100%", "cpu,hip:0=0%"}) {
+    const base::Error error = ErrorOf(list);
+    EXPECT_EQ(error.kind, base::ErrorKind::kInvalidInput);
+    EXPECT_THAT(error.message, HasSubstr("hip:0")) << list;
+    EXPECT_THAT(error.message, HasSubstr("present are cpu")) << list;
+  }
+  EXPECT_THAT(Get("worker(cpu)=10%,cpu=90%"), ElementsAre(GiB(10), GiB(90)));
 }
 
 TEST_F(CapacityTest, AbsentDevicesWithAutoAreNamedBesideThePresentOnes) {
