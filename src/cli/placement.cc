@@ -20,7 +20,9 @@ base::Result<moe::Hotness> ReadHotness(const Session& session, const std::string
   auto profile = moe::ReadProfileFile(path);
   if (!profile) return Forward(profile);
   auto note = moe::CheckProfileModel(*profile, shape.identity);
-  if (!note) return Forward(note);
+  if (!note) {
+    return base::Fail(note.error().kind, "profile '{}': {}", path, note.error().message);
+  }
   if (!note->empty()) session.log.Info("{}", *note);
   constexpr double kHotFraction = 0.25;
   const moe::ProfileGain gain = moe::GainOverUniform(*profile, kHotFraction);
@@ -64,9 +66,13 @@ base::Result<std::vector<std::optional<base::Bytes>>> Capacities(
 base::Result<moe::ExpertSplitPlan> MakePlan(
     const model::ModelDescription& model, const moe::Hotness& hotness,
     const moe::ExpertSplitTargetConfig& config,
-    const std::vector<std::optional<base::Bytes>>& capacities, moe::PlanPolicy policy) {
-  moe::PlanRequest request{
-      .shape = &model.shape, .hotness = &hotness, .targets = {}, .policy = policy};
+    const std::vector<std::optional<base::Bytes>>& capacities, moe::PlanPolicy policy,
+    bool layer_floor) {
+  moe::PlanRequest request{.shape = &model.shape,
+                           .hotness = &hotness,
+                           .targets = {},
+                           .policy = policy,
+                           .layer_floor = layer_floor};
   for (std::size_t i = 0; i < config.size(); ++i) {
     request.targets.push_back({config.targets()[i].name, capacities[i]});
   }
@@ -105,6 +111,12 @@ void AddPlacementOptions(CLI::App& app, PlacementOptions& options) {
   app.add_option("--profile", options.profile,
                  "routing profile that says which experts are hot (default: all equally)")
       ->type_name("FILE");
+  app.add_option("--layer-floor", options.layer_floor,
+                 "with --profile and policy ordered: the first target owns at least the hottest "
+                 "experts of every layer, as many as a token uses, as far as its capacity goes")
+      ->type_name("on|off")
+      ->check(CLI::IsMember({"on", "off"}).description(""))
+      ->default_str("on");
   app.add_option("--ctx", options.context, "tokens that one sequence can hold")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24))
@@ -149,7 +161,8 @@ base::Result<ModelPlacement> PlaceModel(const Session& session, const ModelOptio
   const auto capacities = Capacities(*description, *config, *devices, options);
   if (!capacities) return std::unexpected(capacities.error());
   if (!made) {
-    auto plan = MakePlan(*description, *hotness, *config, *capacities, *policy);
+    auto plan =
+        MakePlan(*description, *hotness, *config, *capacities, *policy, options.layer_floor);
     if (!plan) return Forward(plan);
     made = std::move(*plan);
   }

@@ -22,13 +22,14 @@ namespace cli {
 struct PlacementOptions {
   std::string policy = "ordered";  // --policy
   std::string profile;             // --profile; empty means uniform routing
+  bool layer_floor = true;         // --layer-floor; only with a profile
   std::uint32_t context = 4096;    // --ctx: tokens of one sequence
   std::uint32_t parallel = 1;      // --parallel: sequences
   std::uint32_t batch_rows = 512;  // rows of one step, at most
   std::string plan;                // --plan: a file to take instead of planning; empty: plan now
 };
 
-// --policy, --profile, --ctx and --parallel.
+// --policy, --profile, --layer-floor, --ctx and --parallel.
 void AddPlacementOptions(CLI::App& app, PlacementOptions& options);
 
 // A model file with a placement for it; nothing of it is loaded.
