@@ -11,18 +11,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::string kTwoVulkan = "GGML_VK_VISIBLE_DEVICES=0,0";
-const std::string kNoVulkan = "GGML_VK_VISIBLE_DEVICES=";
-
-void ExpectOneErrorLine(const ProgramResult& result, int status, std::string_view part) {
-  EXPECT_EQ(result.status, status) << result.err;
-  EXPECT_EQ(result.out, "");
-  EXPECT_TRUE(result.err.starts_with("expert-split: error: ")) << result.err;
-  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
-  EXPECT_TRUE(result.err.ends_with('\n'));
-  EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
-}
-
 TEST(CliTest, HelpAndVersionGoToStdout) {
   const ProgramResult version = RunExpertSplit({"--version"});
   EXPECT_EQ(version.status, 0);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -15,10 +16,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::string kTwoVulkan = "GGML_VK_VISIBLE_DEVICES=0,0";
-const std::string kNoVulkan = "GGML_VK_VISIBLE_DEVICES=";
-// 4 layers of 8 experts.
+// 4 layers of 8 experts of 768 KiB.
 const std::string kTiny = EXPERT_SPLIT_MODELS "/plan_tiny.gguf";
+const std::string kHalfOfTiny = "12MiB";
 // 60 layers of 512 experts, full-size metadata without data.
 const std::string kBig = EXPERT_SPLIT_MODELS "/plan_397b.gguf";
 
@@ -39,12 +39,23 @@ Json PlanJson(const std::string& model, const std::string& targets,
   return plan;
 }
 
-void ExpectOneErrorLine(const ProgramResult& result, int status, std::string_view part) {
-  EXPECT_EQ(result.status, status) << result.err;
-  EXPECT_EQ(result.out, "");
-  EXPECT_TRUE(result.err.starts_with("expert-split: error: ")) << result.err;
-  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
-  EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+// A routing profile of kTiny in which two layers are uneven, as a file of the temporary folder.
+std::string WriteProfile(const std::string& name) {
+  const std::string path = ::testing::TempDir() + name;
+  // Its identity is the one that a plan file of the model states.
+  PlanJson(kTiny, "cpu", {"--out", path});
+  auto plan = base::ReadFile(path, base::Bytes::MiB(1));
+  EXPECT_TRUE(plan) << plan.error().message;
+  const Json uneven = {400, 300, 200, 60, 10, 10, 10, 10};
+  const Json even = {125, 125, 125, 125, 125, 125, 125, 125};
+  const Json profile = {{"format", "expert-split-profile"},
+                        {"version", 1},
+                        {"model", Json::parse(*plan)["model"]},
+                        {"text", "made for a test"},
+                        {"num_tokens", 500},
+                        {"counts", {uneven, uneven, even, even}}};
+  std::ofstream(path, std::ios::trunc) << profile.dump();
+  return path;
 }
 
 // The parts of the document agree with each other.
@@ -93,7 +104,7 @@ TEST(PlanCommandTest, TargetsThatThisMachineLacksCanBePlannedFor) {
 }
 
 TEST(PlanCommandTest, TextIsThePlacementLineAndATable) {
-  const ProgramResult result = Plan(kTiny, "cuda:0=50%,cpu");
+  const ProgramResult result = Plan(kTiny, "cuda:0=" + kHalfOfTiny + ",cpu");
   ASSERT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(result.err, "");
   EXPECT_TRUE(std::regex_search(
@@ -112,7 +123,7 @@ TEST(PlanCommandTest, PathFollowsTheOwners) {
 }
 
 TEST(PlanCommandTest, LayersPolicyKeepsLayersWhole) {
-  const Json plan = PlanJson(kTiny, "cuda:0=50%,cpu", {"--policy", "layers"});
+  const Json plan = PlanJson(kTiny, "cuda:0=" + kHalfOfTiny + ",cpu", {"--policy", "layers"});
   ExpectConsistent(plan, 4, 8);
   for (const Json& layer : plan["layers"]) {
     for (const Json& owner : layer) EXPECT_EQ(owner, layer[0]);
@@ -122,16 +133,47 @@ TEST(PlanCommandTest, LayersPolicyKeepsLayersWhole) {
 
 TEST(PlanCommandTest, WritesTheSamePlanThatItShows) {
   const std::string path = ::testing::TempDir() + "plan_command_test.json";
-  const Json shown = PlanJson(kTiny, "cuda:0=25%,cpu", {"--out", path});
+  const Json shown = PlanJson(kTiny, "cuda:0=8MiB,cpu", {"--out", path});
   auto content = base::ReadFile(path, base::Bytes::MiB(1));
   std::filesystem::remove(path);
   ASSERT_TRUE(content) << content.error().message;
   EXPECT_EQ(Json::parse(*content)["fingerprint"], shown["fingerprint"]);
-  EXPECT_EQ(PlanJson(kTiny, "cuda:0=25%,cpu")["fingerprint"], shown["fingerprint"]);
-  EXPECT_NE(PlanJson(kTiny, "cuda:0=50%,cpu")["fingerprint"], shown["fingerprint"]);
+  EXPECT_EQ(PlanJson(kTiny, "cuda:0=8MiB,cpu")["fingerprint"], shown["fingerprint"]);
+  EXPECT_NE(PlanJson(kTiny, "cuda:0=9MiB,cpu")["fingerprint"], shown["fingerprint"]);
+}
+
+TEST(PlanCommandTest, PercentagesAreOfTheModelsExperts) {
+  const Json plan = PlanJson(kTiny, "vulkan:0=25%,vulkan:1=12.5%,cpu", {}, kTwoVulkan);
+  EXPECT_EQ(plan["summary"], "vulkan:0=8|vulkan:1=4|cpu=20");
+  EXPECT_EQ(plan["targets"][0]["capacity"], 6 << 20);
+}
+
+// Without a floor the first target takes the hottest experts whichever layers they are of.
+TEST(PlanCommandTest, ProfileDecidesAndTheFloorOfEachLayerCanBeSwitchedOff) {
+  const std::string path = WriteProfile("plan_command_floor.json");
+  // 8 units fit: the top 2 of each of 4 layers with the floor.
+  const std::string list = "cuda:0=6MiB,cpu";
+  const auto units_per_layer = [](const Json& plan) {
+    std::vector<std::ptrdiff_t> units;
+    for (const Json& layer : plan["layers"]) units.push_back(std::ranges::count(layer, Json(0)));
+    return units;
+  };
+  const std::vector<std::string> profile = {"--profile", path};
+  const Json floor = PlanJson(kTiny, list, profile);
+  EXPECT_EQ(units_per_layer(floor), (std::vector<std::ptrdiff_t>{2, 2, 2, 2}));
+  EXPECT_EQ(PlanJson(kTiny, list, {"--profile", path, "--layer-floor", "on"}), floor);
+  const Json none = PlanJson(kTiny, list, {"--profile", path, "--layer-floor", "off"});
+  EXPECT_EQ(units_per_layer(none), (std::vector<std::ptrdiff_t>{3, 3, 1, 1}));
+  EXPECT_GT(none["targets"][0]["expected_share"], floor["targets"][0]["expected_share"]);
+  std::filesystem::remove(path);
 }
 
 TEST(PlanCommandTest, FaultsOfTheCommandLineAreStatus2) {
+  ExpectOneErrorLine(Plan(kTiny, "cpu", {"--layer-floor", "maybe"}), 2, "on,off");
+  ExpectOneErrorLine(Plan(kTiny, "cpu", {"--out", "/nonexistent/p.json"}), 2,
+                     "/nonexistent/p.json");
+  ExpectOneErrorLine(Plan(kTiny, "cpu", {"--out", "/"}), 2, "Is a directory");
+
   ExpectOneErrorLine(RunExpertSplit({"plan"}), 2, "--model");
   ExpectOneErrorLine(Plan(kTiny, "cpu,,cpu"), 2, "item 2");
   ExpectOneErrorLine(Plan(kTiny, "gpu:0,cpu"), 2, "vulkan");
@@ -139,6 +181,34 @@ TEST(PlanCommandTest, FaultsOfTheCommandLineAreStatus2) {
   ExpectOneErrorLine(Plan(kTiny, "worker(cpu)=1MiB"), 2, "worker");
   ExpectOneErrorLine(Plan(kTiny, "cpu", {"--policy", "best"}), 2, "ordered");
   ExpectOneErrorLine(Plan(kTiny, "cpu", {"--ctx", "0"}), 2, "--ctx");
+}
+
+// Each kind of error of the target list, as docs/targets.md lists them.
+TEST(PlanCommandTest, ErrorsOfTheTargetListNameItemPositionTextAndWhatIsAccepted) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"cpu,,cuda:0=1GiB", "item 2 \"\": the item is empty; accepted is"},
+      {"cpu,gpu:0", "item 2 \"gpu:0\": unknown kind \"gpu\"; known kinds are cuda, hip"},
+      {"cpu,cuda:0", "item 2 \"cuda:0\": missing device; present are cpu"},
+      {"cpu,cuda:0=50%", "item 2 \"cuda:0\": missing device; present are cpu"},
+      {"cpu,worker(cuda:0)", "item 2 \"worker(cuda:0)\": missing device; present are cpu"},
+      {"cpu,rocm:0=1GiB,hip:0=1GiB", "item 3 \"hip:0=1GiB\": duplicate of item 2"},
+      {"cpu=20G", "item 1 \"cpu=20G\": bad size \"20G\": write 20GiB"},
+      {"cpu=101%", "item 1 \"cpu=101%\": bad percentage \"101%\""},
+      {"cuda:x=1GiB,cpu", "bad device index \"x\"; accepted are digits"},
+      {"cpu:x", "bad NUMA node \"x\""},
+      {"cpu,unix:w.sock=1GiB", "bad path \"w.sock\": it is not absolute"},
+      {"cpu,rpc:[::1]:50052=1GiB", "IPv6 is not possible"},
+      {"cpu,rpc:host:0=1GiB", "bad port \"0\""},
+      {"cpu,worker(worker(cpu))", "is a worker inside a worker"},
+      {"cpu,cpu:0", "cpu and cpu:NODE exclude each other"},
+      {"vulkan:0=1GiB,worker(vulkan:0)", "needs a size on both"},
+      {"worker(cpu)=1GiB", "no target that can run the dense part"},
+      {"rpc:h:1=1GiB,unix:/w.sock=1GiB", "no target that can run the dense part"},
+  };
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each[0]);
+    ExpectOneErrorLine(Plan(kTiny, each[0]), 2, each[1]);
+  }
 }
 
 TEST(PlanCommandTest, AbsentDeviceWithoutASizeNamesThePresentOnes) {
@@ -151,6 +221,59 @@ TEST(PlanCommandTest, FilesThatCannotBeUsedAreStatus3) {
   ExpectOneErrorLine(Plan(EXPERT_SPLIT_BINARY, "cpu"), 3, "GGUF");
   ExpectOneErrorLine(Plan(kTiny, "cpu", {"--profile", "/nonexistent/p.json"}), 3, "p.json");
   ExpectOneErrorLine(Plan(kTiny, "cpu", {"--profile", kTiny}), 3, "plan_tiny.gguf");
+}
+
+TEST(PlanCommandTest, ModelFilesThatCannotBeUsedAreNamedWithTheFault) {
+  auto content = base::ReadFile(kTiny, base::Bytes::MiB(64));
+  ASSERT_TRUE(content) << content.error().message;
+  const std::string path = ::testing::TempDir() + "plan_command_model.gguf";
+  const auto expect = [&](const std::string& bytes, std::string_view part) {
+    SCOPED_TRACE(part);
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+    ExpectOneErrorLine(Plan(path, "cpu"), 3, part);
+    ExpectOneErrorLine(Plan(path, "cpu"), 3, path);
+  };
+  const auto renamed = [&](std::string_view from, std::string_view to) {
+    std::string changed = *content;
+    const std::size_t at = changed.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return changed.replace(at, from.size(), to);
+  };
+  expect(content->substr(0, content->size() / 2), "cut off");
+  expect(content->substr(0, 1000), "cut off");
+  expect(content->substr(0, 10), "cut off");
+  expect("", "the file is empty");
+  expect(renamed("blk.1.ffn_up_exps.weight", "blk.1.ffn_xx_exps.weight"),
+         "blk.1.ffn_up_exps.weight");
+  expect(renamed("blk.3.attn_q.weight", "blk.3.attn_x.weight"), "blk.3.attn_q.weight");
+  expect(renamed("qwen35moe", "qwen99moe"),
+         "\"qwen99moe\" is not supported; choose a model of qwen35moe");
+  expect(renamed("qwen35moe.block_count", "qwen35moe.block_xxxxx"), "qwen35moe.block_count");
+  std::filesystem::remove(path);
+}
+
+TEST(PlanCommandTest, ProfilesThatCannotBeUsedAreNamedWithTheFault) {
+  const std::string path = WriteProfile("plan_command_profile.json");
+  auto content = base::ReadFile(path, base::Bytes::MiB(1));
+  ASSERT_TRUE(content);
+  const auto expect = [&](const std::string& text, std::string_view part) {
+    SCOPED_TRACE(part);
+    std::ofstream(path, std::ios::trunc) << text;
+    ExpectOneErrorLine(Plan(kTiny, "cpu", {"--profile", path}), 3, part);
+    ExpectOneErrorLine(Plan(kTiny, "cpu", {"--profile", path}), 3, path);
+  };
+  expect("", "not a JSON document");
+  expect(content->substr(0, content->size() / 2), "not a JSON document");
+  Json changed = Json::parse(*content);
+  changed["version"] = 99;
+  expect(changed.dump(), "99");
+  changed = Json::parse(*content);
+  changed["counts"][1][2] = -1;
+  expect(changed.dump(), "counts[1][2]");
+  changed = Json::parse(*content);
+  changed["model"]["architecture"] = "other";
+  expect(changed.dump(), "other");
+  std::filesystem::remove(path);
 }
 
 TEST(PlanCommandTest, TargetsTooSmallTogetherAreStatus4AndSayHowMuchIsMissing) {

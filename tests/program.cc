@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <string_view>
@@ -87,6 +88,15 @@ ProgramResult RunExpertSplit(const std::vector<std::string>& arguments,
   result.out = out.Content();
   result.err = err.Content();
   return result;
+}
+
+void ExpectOneErrorLine(const ProgramResult& result, int status, std::string_view part) {
+  EXPECT_EQ(result.status, status) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_TRUE(result.err.starts_with("expert-split: error: ")) << result.err;
+  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+  EXPECT_TRUE(result.err.ends_with('\n')) << result.err;
+  EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
 }
 
 }  // namespace test

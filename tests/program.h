@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace test {
@@ -16,5 +17,14 @@ struct ProgramResult {
 // added to this process's; "NAME" alone removes one. Fails the test when it cannot be started.
 ProgramResult RunExpertSplit(const std::vector<std::string>& arguments,
                              const std::vector<std::string>& environment = {});
+
+// Values of GGML_VK_VISIBLE_DEVICES as environment entries: one device (llvmpipe where there is no
+// GPU) as vulkan:0 and vulkan:1; none.
+inline const std::string kTwoVulkan = "GGML_VK_VISIBLE_DEVICES=0,0";
+inline const std::string kNoVulkan = "GGML_VK_VISIBLE_DEVICES=";
+
+// Fails the test unless the program ended with `status`, nothing on stdout and one line on stderr,
+// an error that holds `part`.
+void ExpectOneErrorLine(const ProgramResult& result, int status, std::string_view part);
 
 }  // namespace test
