@@ -186,6 +186,8 @@ TEST(PlanCommandTest, FaultsOfTheCommandLineAreStatus2) {
 // Each kind of error of the target list, as docs/targets.md lists them.
 TEST(PlanCommandTest, ErrorsOfTheTargetListNameItemPositionTextAndWhatIsAccepted) {
   const std::vector<std::vector<std::string>> cases = {
+      {"", "--targets: the list is empty"},
+      {" ", "target list \" \" is empty"},
       {"cpu,,cuda:0=1GiB", "item 2 \"\": the item is empty; accepted is"},
       {"cpu,gpu:0", "item 2 \"gpu:0\": unknown kind \"gpu\"; known kinds are cuda, hip"},
       {"cpu,cuda:0", "item 2 \"cuda:0\": missing device; present are cpu"},
