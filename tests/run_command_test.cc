@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -16,9 +17,6 @@ namespace {
 
 using Json = nlohmann::json;
 using ::testing::HasSubstr;
-
-const std::string kTwoVulkan = "GGML_VK_VISIBLE_DEVICES=0,0";
-const std::string kNoVulkan = "GGML_VK_VISIBLE_DEVICES=";
 
 // One thread and the likeliest token, unless `more` says otherwise.
 ProgramResult RunModel(std::vector<std::string> more, const std::string& vulkan = kNoVulkan) {
@@ -130,6 +128,40 @@ TEST(RunCommandTest, TakesAPlanFile) {
   EXPECT_THAT(planned.out, HasSubstr(run["fingerprint"].get<std::string>()));
   EXPECT_THAT(ErrorOf(RunModel({"--plan", plan, "--targets", "cpu", "-p", "Hi"}), 3),
               HasSubstr("vulkan:0,vulkan:1,cpu"));
+  std::filesystem::remove(plan);
+}
+
+TEST(RunCommandTest, PlanFilesThatCannotBeUsedAreNamedWithTheFault) {
+  const std::string path = ::testing::TempDir() + "run_command_bad_plan.json";
+  const ProgramResult planned = RunExpertSplit(
+      {"plan", "--model", ModelPath("tiny-f32"), "--targets", "cpu", "--out", path}, {kNoVulkan});
+  ASSERT_EQ(planned.status, 0) << planned.err;
+  auto content = base::ReadFile(path, base::Bytes::MiB(1));
+  ASSERT_TRUE(content) << content.error().message;
+  const auto refusal = [&](const std::string& text) {
+    EXPECT_TRUE(base::WriteFileAtomically(path, text));
+    return ErrorOf(RunModel({"--plan", path, "-p", "x"}), 3);
+  };
+  const auto changed = [&](const char* pointer, const Json& value) {
+    Json document = Json::parse(*content);
+    document[Json::json_pointer(pointer)] = value;
+    return refusal(document.dump());
+  };
+  for (const std::string& message :
+       {refusal(""), refusal(content->substr(0, content->size() / 2)), changed("/version", 99),
+        changed("/owners/1", "0*7"), changed("/owners/1", "1*8"), changed("/targets", "cpu"),
+        changed("/fingerprint", "0123456789abcdef")}) {
+    EXPECT_THAT(message, HasSubstr(path));
+    EXPECT_THAT(message, HasSubstr("make it again with `expert-split plan --out`"));
+  }
+  const std::string other = changed("/model/name", "another model");
+  EXPECT_THAT(other, HasSubstr("the plan is for qwen35moe \"another model\""));
+  EXPECT_THAT(other, HasSubstr("the model is qwen35moe \"random tiny"));
+  EXPECT_THAT(ErrorOf(RunModel({"--plan", "/nonexistent/p.json", "-p", "x"}), 3),
+              HasSubstr("/nonexistent/p.json"));
+  EXPECT_THAT(ErrorOf(RunModel({"--plan", ::testing::TempDir(), "-p", "x"}), 3),
+              HasSubstr("not a regular file"));
+  std::filesystem::remove(path);
 }
 
 TEST(RunCommandTest, RefusalsNameThingAndRemedy) {
