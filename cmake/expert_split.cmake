@@ -34,6 +34,18 @@ function(expert_split_library name)
   target_link_libraries(${name} PUBLIC ${arg_DEPS})
 endfunction()
 
+# What every test includes, compiled once for all of them.
+function(expert_split_test_headers)
+  if(TARGET es_test_headers)
+    return()
+  endif()
+  file(WRITE "${CMAKE_BINARY_DIR}/test_headers.cc" "")
+  add_library(es_test_headers OBJECT "${CMAKE_BINARY_DIR}/test_headers.cc")
+  expert_split_configure(es_test_headers)
+  target_link_libraries(es_test_headers PRIVATE GTest::gtest GTest::gmock)
+  target_precompile_headers(es_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+endfunction()
+
 # expert_split_test(NAME SOURCES file... DEPS target... [LABELS label...] [SERIAL])
 # One GoogleTest program, one ctest entry a test case. LABELS: unit (default), integration, slow,
 # gpu, fuzz. Tests read files under the repository through EXPERT_SPLIT_SOURCE_DIR.
@@ -45,9 +57,11 @@ function(expert_split_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
+  expert_split_test_headers()
   add_executable(${name} ${arg_SOURCES})
   expert_split_configure(${name})
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  target_precompile_headers(${name} REUSE_FROM es_test_headers)
   target_compile_definitions(${name} PRIVATE
     EXPERT_SPLIT_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     EXPERT_SPLIT_BINARY="${CMAKE_BINARY_DIR}/bin/expert-split")
