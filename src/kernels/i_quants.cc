@@ -1,4 +1,4 @@
-// IQ4_XS, IQ2_XXS: products. Weights are looked up from small codes.
+// IQ4_XS, IQ3_*, IQ2_*: products. Weights are looked up from small codes.
 #include "kernels/pack.h"
 #include "kernels/strips.h"
 
@@ -45,8 +45,51 @@ struct FormatIq2Xxs : OffsetOf128 {
   }
 };
 
+// Scales of 16 columns.
+struct FormatIq2Xs : OffsetOf128 {
+  static constexpr SlabLayout kLayout = kIq2Xs;
+  static constexpr int kColumnsPerSum = 16;
+  static constexpr int kFactor = 8;
+  static constexpr int kMagnitude = 43;
+  VU8 table;
+  HWY_INLINE FormatIq2Xs() : table(LoadTable(kIq2Table.data())) {}
+  template <int k>
+  HWY_INLINE VU8 Weights(const std::uint8_t* planes, std::size_t row) const {
+    return Lookup(table,
+                  hn::Or(TwoBits<k, 0>(planes + kGroupBytes, row), OneBit<k, 2>(planes, row)));
+  }
+};
+
+// d * (1/2 + s) / 2 = d * (1 + 2 s) / 4.
+struct FormatIq3Xxs : OffsetOf128 {
+  static constexpr SlabLayout kLayout = kIq3;
+  static constexpr int kFactor = 4;
+  static constexpr int kMagnitude = 62;
+  VU8 table;
+  HWY_INLINE FormatIq3Xxs() : table(LoadTable(kIq3XxsTable.data())) {}
+  template <int k>
+  HWY_INLINE VU8 Weights(const std::uint8_t* planes, std::size_t row) const {
+    return Lookup(table, FourBits<k>(planes, row));
+  }
+};
+
+struct FormatIq3S : OffsetOf128 {
+  static constexpr SlabLayout kLayout = kIq3;
+  static constexpr int kFactor = 1;
+  static constexpr int kMagnitude = 15;
+  VU8 table;
+  HWY_INLINE FormatIq3S() : table(LoadTable(kIq3STable.data())) {}
+  template <int k>
+  HWY_INLINE VU8 Weights(const std::uint8_t* planes, std::size_t row) const {
+    return Lookup(table, FourBits<k>(planes, row));
+  }
+};
+
 StripFunctions Iq4Xs() { return SuperBlockStrips<FormatIq4Xs>(); }
 StripFunctions Iq2Xxs() { return SuperBlockStrips<FormatIq2Xxs>(); }
+StripFunctions Iq2Xs() { return SuperBlockStrips<FormatIq2Xs>(); }
+StripFunctions Iq3Xxs() { return SuperBlockStrips<FormatIq3Xxs>(); }
+StripFunctions Iq3S() { return SuperBlockStrips<FormatIq3S>(); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace kernels
@@ -59,6 +102,9 @@ namespace kernels {
 
 StripFunctions Iq4XsStrips(InstructionSet set) { return ES_KERNELS_FOR(set, Iq4Xs)(); }
 StripFunctions Iq2XxsStrips(InstructionSet set) { return ES_KERNELS_FOR(set, Iq2Xxs)(); }
+StripFunctions Iq2XsStrips(InstructionSet set) { return ES_KERNELS_FOR(set, Iq2Xs)(); }
+StripFunctions Iq3XxsStrips(InstructionSet set) { return ES_KERNELS_FOR(set, Iq3Xxs)(); }
+StripFunctions Iq3SStrips(InstructionSet set) { return ES_KERNELS_FOR(set, Iq3S)(); }
 
 }  // namespace kernels
 #endif  // HWY_ONCE

@@ -77,6 +77,8 @@ inline constexpr SlabLayout kQ3K{2, false, (1 + 2) * kGroupBytes};
 inline constexpr SlabLayout kQ2K{2, true, 2 * kGroupBytes};
 inline constexpr SlabLayout kIq4Xs{1, false, 4 * kGroupBytes};
 inline constexpr SlabLayout kIq2Xxs{1, false, (1 + 2) * kGroupBytes};
+inline constexpr SlabLayout kIq2Xs{2, false, (1 + 2) * kGroupBytes};  // IQ2_S as well
+inline constexpr SlabLayout kIq3{1, false, 4 * kGroupBytes};          // IQ3_XXS, IQ3_S
 
 // What a block of 32 columns of a strip consists of.
 struct BlockLayout {

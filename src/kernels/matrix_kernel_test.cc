@@ -21,9 +21,10 @@
 namespace kernels {
 namespace {
 
-constexpr int kTypes[] = {GGML_TYPE_Q2_K, GGML_TYPE_Q3_K,   GGML_TYPE_Q4_K,    GGML_TYPE_Q5_K,
-                          GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS, GGML_TYPE_IQ2_XXS, GGML_TYPE_Q8_0,
-                          GGML_TYPE_Q4_0, GGML_TYPE_IQ4_NL, GGML_TYPE_MXFP4};
+constexpr int kTypes[] = {GGML_TYPE_Q2_K,  GGML_TYPE_Q3_K,   GGML_TYPE_Q4_K,    GGML_TYPE_Q5_K,
+                          GGML_TYPE_Q6_K,  GGML_TYPE_IQ4_XS, GGML_TYPE_IQ3_S,   GGML_TYPE_IQ3_XXS,
+                          GGML_TYPE_IQ2_S, GGML_TYPE_IQ2_XS, GGML_TYPE_IQ2_XXS, GGML_TYPE_Q8_0,
+                          GGML_TYPE_Q4_0,  GGML_TYPE_IQ4_NL, GGML_TYPE_MXFP4};
 
 const ggml_type_traits* TraitsOf(int type) {
   return ggml_get_type_traits(static_cast<ggml_type>(type));

@@ -20,6 +20,14 @@ void PackIq4Xs(const std::byte* rows, std::size_t num_rows, std::size_t row_widt
                std::byte* packed);
 void PackIq2Xxs(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
                 std::byte* packed);
+void PackIq2Xs(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
+               std::byte* packed);
+void PackIq2S(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
+              std::byte* packed);
+void PackIq3Xxs(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
+                std::byte* packed);
+void PackIq3S(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
+              std::byte* packed);
 void PackQ80(const std::byte* rows, std::size_t num_rows, std::size_t row_width, std::byte* packed);
 void PackQ40(const std::byte* rows, std::size_t num_rows, std::size_t row_width, std::byte* packed);
 void PackIq4Nl(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
@@ -42,9 +50,16 @@ inline constexpr std::array<std::uint8_t, 16> kIq4Table = TableOf(kIq4Values, 12
 inline constexpr std::array<int, 16> kMxfp4Values = {0, 1,  2,  3,  4,  6,  8,  12,
                                                      0, -1, -2, -3, -4, -6, -8, -12};
 inline constexpr std::array<std::uint8_t, 16> kMxfp4Table = TableOf(kMxfp4Values, 12);
-// IQ2_XXS's weights have three magnitudes; our codes: bit 2 is the sign, the rest the magnitude.
+// Our own codes. IQ2 types have three magnitudes, whose number is bits 0 and 1; bit 2 is the sign.
 inline constexpr std::array<int, 8> kIq2Values = {8, 25, 43, 0, -8, -25, -43, 0};
 inline constexpr std::array<std::uint8_t, 16> kIq2Table = TableOf(kIq2Values, 128);
+// IQ3 types have eight: bits 0 to 2; bit 3 is the sign.
+inline constexpr std::array<int, 16> kIq3XxsValues = {4,  12,  20,  28,  36,  44,  52,  62,
+                                                      -4, -12, -20, -28, -36, -44, -52, -62};
+inline constexpr std::array<std::uint8_t, 16> kIq3XxsTable = TableOf(kIq3XxsValues, 128);
+inline constexpr std::array<int, 16> kIq3SValues = {1,  3,  5,  7,  9,  11,  13,  15,
+                                                    -1, -3, -5, -7, -9, -11, -13, -15};
+inline constexpr std::array<std::uint8_t, 16> kIq3STable = TableOf(kIq3SValues, 128);
 
 // Eight groups of one row: each word is 4 weights of a byte, first column lowest.
 using UnitCodes = std::array<std::uint32_t, 8>;

@@ -1,5 +1,11 @@
-// Packing of IQ4_XS and IQ2_XXS.
+// Packing of the I quantisations of 256-column blocks.
+//
+// All but IQ4_XS hold indices into a grid, a table of magnitudes of 4 or 8 columns, and signs.
+// Their weights have few magnitudes, so each gets a code of its own: the magnitude's number and the
+// sign.
 #include <ggml.h>
+
+#include <vector>
 
 #include "kernels/pack.h"
 
@@ -12,17 +18,153 @@ struct BlockIq4Xs {
   std::uint8_t scales_low[4];
   std::uint8_t qs[128];
 };
-// A unit of 32 columns is two words: four indices of 8 magnitudes, then four times 7 signs and the
-// scale. An eighth sign makes the number of minuses even.
+// Of each unit: four indices of 8 columns, then a word of 4 x 7 signs and the scale.
 struct BlockIq2Xxs {
   std::uint16_t d;
-  std::uint16_t qs[32];
+  std::uint8_t qs[64];
 };
-static_assert(sizeof(BlockIq4Xs) == 136 && sizeof(BlockIq2Xxs) == 66);
+// Indices of 9 bits with 7 signs above.
+struct BlockIq2Xs {
+  std::uint16_t d;
+  std::uint16_t qs[32];
+  std::uint8_t scales[8];
+};
+// Indices of 10 bits, the upper 2 in qh.
+struct BlockIq2S {
+  std::uint16_t d;
+  std::uint8_t qs[32];
+  std::uint8_t signs[32];
+  std::uint8_t qh[8];
+  std::uint8_t scales[8];
+};
+// Indices of 4 columns; of each unit a word of 4 x 7 signs and the scale.
+struct BlockIq3Xxs {
+  std::uint16_t d;
+  std::uint8_t qs[64];
+  std::uint8_t signs[32];
+};
+// Indices of 9 bits, the upper one in qh.
+struct BlockIq3S {
+  std::uint16_t d;
+  std::uint8_t qs[64];
+  std::uint8_t qh[8];
+  std::uint8_t signs[32];
+  std::uint8_t scales[4];
+};
+static_assert(sizeof(BlockIq4Xs) == 136 && sizeof(BlockIq2Xxs) == 66 && sizeof(BlockIq2Xs) == 74 &&
+              sizeof(BlockIq2S) == 82 && sizeof(BlockIq3Xxs) == 98 && sizeof(BlockIq3S) == 110);
 
-void StoreUnitScale(const SlabLayout& layout, std::size_t unit, std::size_t row, unsigned scale,
-                    std::byte* slab) {
-  slab[layout.scales_offset() + unit * kStripRows + row] = static_cast<std::byte>(scale);
+constexpr std::uint16_t kHalfOne = 0x3c00;
+constexpr std::uint16_t kHalfFour = 0x4400;
+constexpr std::uint16_t kHalfEight = 0x4800;
+
+// A grid as codes: word i * columns / 4 holds those of the first columns of index i. ggml keeps its
+// tables to itself, so they are read off blocks that it decodes: `put(block, index)` sets the index
+// of the block's first columns, signs and scales are 0, and `d` makes decoded values magnitudes.
+// Magnitudes divided by `step` are their numbers.
+template <class Block, class Put>
+std::vector<std::uint32_t> ReadGrid(ggml_type type, std::size_t size, std::size_t columns,
+                                    std::uint16_t d, unsigned step, Put put) {
+  const auto decode = ggml_get_type_traits(type)->to_float;
+  std::vector<std::uint32_t> words(size * columns / 4);
+  for (std::size_t index = 0; index < size; ++index) {
+    Block block{};
+    block.d = d;
+    put(block, index);
+    float values[kSlabColumns];
+    decode(&block, values, kSlabColumns);
+    for (std::size_t i = 0; i < columns; ++i) {
+      words[(index * columns + i) / 4] |= (static_cast<unsigned>(values[i]) / step)
+                                          << (8 * (i % 4));
+    }
+  }
+  return words;
+}
+
+const std::uint32_t* Iq2XxsGrid() {
+  static const auto grid = ReadGrid<BlockIq2Xxs>(
+      GGML_TYPE_IQ2_XXS, 256, 8, kHalfEight, 20,
+      [](auto& block, std::size_t index) { block.qs[0] = static_cast<std::uint8_t>(index); });
+  return grid.data();
+}
+
+const std::uint32_t* Iq2XsGrid() {
+  static const auto grid = ReadGrid<BlockIq2Xs>(
+      GGML_TYPE_IQ2_XS, 512, 8, kHalfEight, 20,
+      [](auto& block, std::size_t index) { block.qs[0] = static_cast<std::uint16_t>(index); });
+  return grid.data();
+}
+
+const std::uint32_t* Iq2SGrid() {
+  static const auto grid = ReadGrid<BlockIq2S>(
+      GGML_TYPE_IQ2_S, 1024, 8, kHalfEight, 20, [](auto& block, std::size_t index) {
+        block.qs[0] = static_cast<std::uint8_t>(index);
+        block.qh[0] = static_cast<std::uint8_t>(index >> 8);
+      });
+  return grid.data();
+}
+
+const std::uint32_t* Iq3XxsGrid() {
+  static const auto grid = ReadGrid<BlockIq3Xxs>(
+      GGML_TYPE_IQ3_XXS, 256, 4, kHalfFour, 8,
+      [](auto& block, std::size_t index) { block.qs[0] = static_cast<std::uint8_t>(index); });
+  return grid.data();
+}
+
+const std::uint32_t* Iq3SGrid() {
+  static const auto grid =
+      ReadGrid<BlockIq3S>(GGML_TYPE_IQ3_S, 512, 4, kHalfOne, 2, [](auto& block, std::size_t index) {
+        block.qs[0] = static_cast<std::uint8_t>(index);
+        block.qh[0] = static_cast<std::uint8_t>(index >> 8);
+      });
+  return grid.data();
+}
+
+// Eight signs of seven: the eighth makes the number of minuses even.
+std::uint32_t EvenSigns(std::uint32_t seven) {
+  seven &= 127u;
+  std::uint32_t parity = seven ^ (seven >> 4);
+  parity ^= parity >> 2;
+  parity ^= parity >> 1;
+  return seven | (parity & 1u) << 7;
+}
+
+// Four sign bits, from `first` on, as bit `to` of four codes.
+std::uint32_t SignCodes(std::uint32_t signs, std::size_t first, int to) {
+  return ((((signs >> first) & 15u) * 0x00204081u) & 0x01010101u) << to;
+}
+
+void StoreScale(const SlabLayout& layout, std::size_t index, std::size_t row, unsigned scale,
+                std::byte* slab) {
+  slab[layout.scales_offset() + index * kStripRows + row] = static_cast<std::byte>(scale);
+}
+
+std::byte* PlanesOf(const SlabLayout& layout, std::size_t unit, std::size_t row, std::byte* slab) {
+  return slab + layout.planes_offset() + unit * layout.unit_bytes + 4 * row;
+}
+
+// A unit of IQ2 types: `index(i)` and `signs(i)` are of columns 8 i...
+template <class Index, class Signs>
+void StoreEights(const std::uint32_t* grid, Index index, Signs signs, std::byte* planes) {
+  UnitCodes codes;
+  for (std::size_t i = 0; i < 4; ++i) {
+    const std::uint32_t* magnitudes = grid + 2 * index(i);
+    const std::uint32_t eight = signs(i);
+    codes[2 * i] = magnitudes[0] | SignCodes(eight, 0, 2);
+    codes[2 * i + 1] = magnitudes[1] | SignCodes(eight, 4, 2);
+  }
+  StoreOneBits(codes, 2, planes);
+  StoreTwoBits(codes, 0, planes + kGroupBytes);
+}
+
+// A unit of IQ3 types: `index(i)` is of columns 4 i.., `signs(i)` of columns 8 i...
+template <class Index, class Signs>
+void StoreFours(const std::uint32_t* grid, Index index, Signs signs, std::byte* planes) {
+  UnitCodes codes;
+  for (std::size_t i = 0; i < 8; ++i) {
+    codes[i] = grid[index(i)] | SignCodes(signs(i / 2), 4 * (i % 2), 3);
+  }
+  StoreFourBits(codes, planes);
 }
 
 void FillIq4Xs(const BlockIq4Xs& block, std::size_t row, std::byte* slab) {
@@ -30,69 +172,18 @@ void FillIq4Xs(const BlockIq4Xs& block, std::size_t row, std::byte* slab) {
   for (std::size_t unit = 0; unit < kUnits; ++unit) {
     const unsigned low = (unsigned{block.scales_low[unit / 2]} >> (4 * (unit % 2))) & 15u;
     const unsigned high = (unsigned{block.scales_high} >> (2 * unit)) & 3u;
-    StoreUnitScale(kIq4Xs, unit, row, (low | high << 4) - 32u, slab);
+    StoreScale(kIq4Xs, unit, row, (low | high << 4) - 32u, slab);
     UnitCodes codes;
     for (std::size_t i = 0; i < 4; ++i) {
       codes[i] = LoadWord(block.qs + unit * 16 + 4 * i);
       codes[i + 4] = codes[i] >> 4;
     }
-    StoreFourBits(codes, slab + kIq4Xs.planes_offset() + unit * kIq4Xs.unit_bytes + 4 * row);
+    StoreFourBits(codes, PlanesOf(kIq4Xs, unit, row, slab));
   }
 }
 
-// Codes of the magnitudes that each index of IQ2_XXS stands for, 8 columns in two words. ggml has
-// that table inside only, so it is read off blocks that it decodes.
-class Iq2Grid {
- public:
-  static const Iq2Grid& Get() {
-    static const Iq2Grid grid;
-    return grid;
-  }
-  const std::array<std::uint32_t, 2>& operator[](std::size_t index) const { return words_[index]; }
-
- private:
-  Iq2Grid() {
-    const auto decode = ggml_get_type_traits(GGML_TYPE_IQ2_XXS)->to_float;
-    BlockIq2Xxs block{};
-    block.d = 0x4800;  // 8.0: with scale 0 decoded values are the magnitudes
-    for (std::size_t index = 0; index < words_.size(); ++index) {
-      block.qs[0] = static_cast<std::uint16_t>(index);
-      float values[kSlabColumns];
-      decode(&block, values, kSlabColumns);
-      for (std::size_t i = 0; i < 8; ++i) {
-        const std::uint32_t code = values[i] > 40 ? 2 : values[i] > 20 ? 1 : 0;
-        words_[index][i / 4] |= code << (8 * (i % 4));
-      }
-    }
-  }
-
-  std::array<std::array<std::uint32_t, 2>, 256> words_{};
-};
-
-void FillIq2Xxs(const BlockIq2Xxs& block, std::size_t row, std::byte* slab) {
-  const Iq2Grid& grid = Iq2Grid::Get();
-  std::memcpy(slab + 2 * row, &block.d, sizeof block.d);
-  for (std::size_t unit = 0; unit < kUnits; ++unit) {
-    std::uint32_t indices, signs;
-    std::memcpy(&indices, block.qs + 4 * unit, sizeof indices);
-    std::memcpy(&signs, block.qs + 4 * unit + 2, sizeof signs);
-    StoreUnitScale(kIq2Xxs, unit, row, 2 * (signs >> 28) + 1, slab);
-    UnitCodes codes;
-    for (std::size_t i = 0; i < 4; ++i) {
-      std::uint32_t minus = (signs >> (7 * i)) & 127u;
-      minus |= static_cast<std::uint32_t>(__builtin_parity(minus)) << 7;
-      const auto& magnitudes = grid[(indices >> (8 * i)) & 255u];
-      for (std::size_t half = 0; half < 2; ++half) {
-        // Four sign bits to bit 2 of four bytes.
-        const std::uint32_t four = (minus >> (4 * half)) & 15u;
-        codes[2 * i + half] = magnitudes[half] | (((four * 0x00204081u) & 0x01010101u) << 2);
-      }
-    }
-    std::byte* planes = slab + kIq2Xxs.planes_offset() + unit * kIq2Xxs.unit_bytes + 4 * row;
-    StoreOneBits(codes, 2, planes);
-    StoreTwoBits(codes, 0, planes + kGroupBytes);
-  }
-}
+// Scales s of IQ2 and IQ3 types count as 1 + 2 s.
+unsigned OddScale(unsigned four_bits) { return 2 * (four_bits & 15u) + 1; }
 
 }  // namespace
 
@@ -103,7 +194,95 @@ void PackIq4Xs(const std::byte* rows, std::size_t num_rows, std::size_t row_widt
 
 void PackIq2Xxs(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
                 std::byte* packed) {
-  PackSlabs<BlockIq2Xxs>(rows, num_rows, row_width, kIq2Xxs.bytes(), packed, FillIq2Xxs);
+  const auto fill = [grid = Iq2XxsGrid()](const BlockIq2Xxs& block, std::size_t row,
+                                          std::byte* slab) {
+    std::memcpy(slab + 2 * row, &block.d, sizeof block.d);
+    for (std::size_t unit = 0; unit < kUnits; ++unit) {
+      const std::uint8_t* indices = block.qs + 8 * unit;
+      const std::uint32_t word = LoadWord(indices + 4);
+      StoreScale(kIq2Xxs, unit, row, OddScale(word >> 28), slab);
+      StoreEights(
+          grid, [&](std::size_t i) { return std::size_t{indices[i]}; },
+          [&](std::size_t i) { return EvenSigns(word >> (7 * i)); },
+          PlanesOf(kIq2Xxs, unit, row, slab));
+    }
+  };
+  PackSlabs<BlockIq2Xxs>(rows, num_rows, row_width, kIq2Xxs.bytes(), packed, fill);
+}
+
+void PackIq2Xs(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
+               std::byte* packed) {
+  const auto fill = [grid = Iq2XsGrid()](const BlockIq2Xs& block, std::size_t row,
+                                         std::byte* slab) {
+    std::memcpy(slab + 2 * row, &block.d, sizeof block.d);
+    for (std::size_t unit = 0; unit < kUnits; ++unit) {
+      const std::uint16_t* qs = block.qs + 4 * unit;
+      StoreScale(kIq2Xs, 2 * unit, row, OddScale(block.scales[unit]), slab);
+      StoreScale(kIq2Xs, 2 * unit + 1, row, OddScale(unsigned{block.scales[unit]} >> 4), slab);
+      StoreEights(
+          grid, [&](std::size_t i) { return std::size_t{qs[i]} & 511u; },
+          [&](std::size_t i) { return EvenSigns(std::uint32_t{qs[i]} >> 9); },
+          PlanesOf(kIq2Xs, unit, row, slab));
+    }
+  };
+  PackSlabs<BlockIq2Xs>(rows, num_rows, row_width, kIq2Xs.bytes(), packed, fill);
+}
+
+void PackIq2S(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
+              std::byte* packed) {
+  const auto fill = [grid = Iq2SGrid()](const BlockIq2S& block, std::size_t row, std::byte* slab) {
+    std::memcpy(slab + 2 * row, &block.d, sizeof block.d);
+    for (std::size_t unit = 0; unit < kUnits; ++unit) {
+      const unsigned high = block.qh[unit];
+      StoreScale(kIq2Xs, 2 * unit, row, OddScale(block.scales[unit]), slab);
+      StoreScale(kIq2Xs, 2 * unit + 1, row, OddScale(unsigned{block.scales[unit]} >> 4), slab);
+      StoreEights(
+          grid,
+          [&](std::size_t i) {
+            return std::size_t{block.qs[4 * unit + i]} | ((high >> (2 * i)) & 3u) << 8;
+          },
+          [&](std::size_t i) { return std::uint32_t{block.signs[4 * unit + i]}; },
+          PlanesOf(kIq2Xs, unit, row, slab));
+    }
+  };
+  PackSlabs<BlockIq2S>(rows, num_rows, row_width, kIq2Xs.bytes(), packed, fill);
+}
+
+void PackIq3Xxs(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
+                std::byte* packed) {
+  const auto fill = [grid = Iq3XxsGrid()](const BlockIq3Xxs& block, std::size_t row,
+                                          std::byte* slab) {
+    std::memcpy(slab + 2 * row, &block.d, sizeof block.d);
+    for (std::size_t unit = 0; unit < kUnits; ++unit) {
+      const std::uint32_t word = LoadWord(block.signs + 4 * unit);
+      StoreScale(kIq3, unit, row, OddScale(word >> 28), slab);
+      StoreFours(
+          grid, [&](std::size_t i) { return std::size_t{block.qs[8 * unit + i]}; },
+          [&](std::size_t i) { return EvenSigns(word >> (7 * i)); },
+          PlanesOf(kIq3, unit, row, slab));
+    }
+  };
+  PackSlabs<BlockIq3Xxs>(rows, num_rows, row_width, kIq3.bytes(), packed, fill);
+}
+
+void PackIq3S(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
+              std::byte* packed) {
+  const auto fill = [grid = Iq3SGrid()](const BlockIq3S& block, std::size_t row, std::byte* slab) {
+    std::memcpy(slab + 2 * row, &block.d, sizeof block.d);
+    for (std::size_t unit = 0; unit < kUnits; ++unit) {
+      const unsigned high = block.qh[unit];
+      StoreScale(kIq3, unit, row, OddScale(unsigned{block.scales[unit / 2]} >> (4 * (unit % 2))),
+                 slab);
+      StoreFours(
+          grid,
+          [&](std::size_t i) {
+            return std::size_t{block.qs[8 * unit + i]} | ((high >> i) & 1u) << 8;
+          },
+          [&](std::size_t i) { return std::uint32_t{block.signs[4 * unit + i]}; },
+          PlanesOf(kIq3, unit, row, slab));
+    }
+  };
+  PackSlabs<BlockIq3S>(rows, num_rows, row_width, kIq3.bytes(), packed, fill);
 }
 
 }  // namespace kernels

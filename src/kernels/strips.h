@@ -14,6 +14,9 @@ StripFunctions Q3KStrips(InstructionSet set);
 StripFunctions Q2KStrips(InstructionSet set);
 StripFunctions Iq4XsStrips(InstructionSet set);
 StripFunctions Iq2XxsStrips(InstructionSet set);
+StripFunctions Iq2XsStrips(InstructionSet set);  // IQ2_S as well
+StripFunctions Iq3XxsStrips(InstructionSet set);
+StripFunctions Iq3SStrips(InstructionSet set);
 StripFunctions Q80Strips(InstructionSet set);
 StripFunctions Q40Strips(InstructionSet set);
 StripFunctions Iq4NlStrips(InstructionSet set);

@@ -4,7 +4,7 @@
 //   kLayout                      its SlabLayout
 //   kMaxWeight, kMagnitude       bounds of the unsigned weights, and with their offset taken away
 //   kSumsWord, kColumnsPerSum    what the weights' offset takes: a word of the panel for so many
-//                                columns; kSumsWord < 0 for none
+//                                columns (16: made of kMinus32Sum8); kSumsWord < 0 for none
 //   kFactor                      weights are this many times the type's own
 //   Format()                     loads tables, if any
 //   Weights<k>(planes, row)      group k of a unit
@@ -49,7 +49,12 @@ template <class Format, int T>
 HWY_INLINE void StartRows(const std::int32_t* panel, std::size_t unit, int k, VI32* acc) {
   HWY_UNROLL(12)
   for (int t = 0; t < T; ++t) {
-    if constexpr (Scaling<Format>::kStartsWithOffset) {
+    if constexpr (Scaling<Format>::kStartsWithOffset && Format::kColumnsPerSum == 16) {
+      // Of -32 x sums of 8.
+      const std::int32_t* sums = panel + (block256::kMinus32Sum8 + 4 * unit) * T + t;
+      const std::int32_t* first = sums + k / 2 * T;
+      acc[t] = hn::ShiftLeft<2>(hn::Add(Broadcast(first), Broadcast(first + T)));
+    } else if constexpr (Scaling<Format>::kStartsWithOffset) {
       constexpr std::size_t kPerUnit = kUnitColumns / Format::kColumnsPerSum;
       const std::size_t sum =
           kPerUnit * unit + static_cast<std::size_t>(k) * 4 / Format::kColumnsPerSum;
