@@ -1,4 +1,5 @@
-// Runs the built expert-split as a user would, for whole-program tests. One thread.
+// Runs the built expert-split, or a program to compare it with, as a user would, for whole-program
+// tests. One thread.
 #pragma once
 
 #include <string>
@@ -17,6 +18,18 @@ struct ProgramResult {
 // added to this process's; "NAME" alone removes one. Fails the test when it cannot be started.
 ProgramResult RunExpertSplit(const std::vector<std::string>& arguments,
                              const std::vector<std::string>& environment = {});
+
+// The same with another program.
+ProgramResult RunProgram(const std::string& path, const std::vector<std::string>& arguments,
+                         const std::vector<std::string>& environment = {});
+
+enum class Stream { kOut, kErr };
+
+// As RunExpertSplit, but presses Ctrl-C once the program has written `text` (empty: anything) to
+// `stream`. Fails the test when it ends without having done so.
+ProgramResult InterruptExpertSplit(const std::vector<std::string>& arguments,
+                                   const std::vector<std::string>& environment, Stream stream,
+                                   std::string_view text);
 
 // Values of GGML_VK_VISIBLE_DEVICES as environment entries: one device (llvmpipe where there is no
 // GPU) as vulkan:0 and vulkan:1; none.
