@@ -17,7 +17,9 @@ function(expert_split_configure target)
   endif()
   if(EXPERT_SPLIT_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${EXPERT_SPLIT_SANITIZE}
-                           -fno-sanitize-recover=all -fno-omit-frame-pointer)
+                           -fno-sanitize-recover=all -fno-omit-frame-pointer
+                           # g++ sees uninitialised values in the library's own instrumented code.
+                           -Wno-maybe-uninitialized)
     target_link_options(${target} PRIVATE -fsanitize=${EXPERT_SPLIT_SANITIZE})
   endif()
   if(EXPERT_SPLIT_FUZZ)

@@ -127,7 +127,8 @@ base::Result<void> Qwen35MoeBackend::MakeState(ggml_backend_dev_t primary, ggml_
     sources_.experts = experts_.get();
     if (device == cpu) break;
     std::string refused;
-    for (const std::uint32_t rows : {std::uint32_t{1}, State::kInPlaceRows + 1}) {
+    // One token, the shortest prompt step that is computed otherwise, and the largest step.
+    for (const std::uint32_t rows : {std::uint32_t{1}, State::kInPlaceRows + 1, LargestStep()}) {
       if (!refused.empty()) break;
       refused = Graph::FirstRefusal(
           sources_, {.runs = {{0, 1, rows}}, .num_cells = size.cells_per_slot, .num_outputs = 1},
@@ -250,9 +251,8 @@ base::Bytes Qwen35MoeBackend::graph_bytes() const {
 }
 
 base::Result<void> Qwen35MoeBackend::ReserveGraphs() {
-  const std::uint32_t rows = std::min(options_.max_batch_rows, options_.context_length);
   GraphShape shape{
-      .runs = {{0, 1, rows}}, .num_cells = state_->size().cells_per_slot, .num_outputs = 1};
+      .runs = {{0, 1, LargestStep()}}, .num_cells = state_->size().cells_per_slot, .num_outputs = 1};
   graphs_.clear();
   auto graph = Graph::Build(sources_, shape);
   if (!graph) return base::Forward(graph);

@@ -7,6 +7,7 @@
 
 #include <ggml-cpp.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -88,6 +89,10 @@ class Qwen35MoeBackend final : public PlacedBackend {
   base::Result<void> MakeState(ggml_backend_dev_t primary, ggml_backend_dev_t cpu,
                                const base::Log& log);
   base::Result<Graph*> FindOrBuildGraph(const GraphShape& shape);
+  // Rows of the largest step of one sequence.
+  std::uint32_t LargestStep() const {
+    return std::min(options_.max_batch_rows, options_.context_length);
+  }
   bool ExpertsAreComplete() const;
 
   Hparams hparams_;
