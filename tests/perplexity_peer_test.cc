@@ -18,8 +18,8 @@ namespace {
 constexpr const char* kContext = "128";
 
 // What llama-perplexity says of the whole text: its line of results by chunk ends in it, rounded to
-// four decimals ("[1]450.0224,[2]442.9836,"). Its log thread may lose the end of what it prints, the
-// final estimate too, so it is asked again where that happens.
+// four decimals ("[1]450.0224,[2]442.9836,"). Its log thread may lose the end of what it prints,
+// the final estimate too, so it is asked again where that happens.
 double LlamaPerplexity(const std::string& model, const std::string& text, std::size_t chunks) {
   constexpr int kAttempts = 8;
   const std::string mark = "[" + std::to_string(chunks) + "]";

@@ -251,8 +251,9 @@ base::Bytes Qwen35MoeBackend::graph_bytes() const {
 }
 
 base::Result<void> Qwen35MoeBackend::ReserveGraphs() {
-  GraphShape shape{
-      .runs = {{0, 1, LargestStep()}}, .num_cells = state_->size().cells_per_slot, .num_outputs = 1};
+  GraphShape shape{.runs = {{0, 1, LargestStep()}},
+                   .num_cells = state_->size().cells_per_slot,
+                   .num_outputs = 1};
   graphs_.clear();
   auto graph = Graph::Build(sources_, shape);
   if (!graph) return base::Forward(graph);
