@@ -14,14 +14,17 @@
 #include "gg/cpu_traits.h"
 #include "gg/devices.h"
 #include "gg/gguf_file.h"
+#include "model/qwen35moe/directory.h"
 #include "model/qwen35moe/qwen35moe_backend.h"
 #include "moe/compute/host_compute.h"
+#include "moe/compute/multi_compute.h"
 
 namespace test {
 
 // Where a layer's routed experts are computed.
 enum class Experts {
   kHost,       // HostCompute in the expert nodes
+  kTwoOwners,  // two of them, two thirds and one third of the experts, under MultiTargetCompute
   kOnPrimary,  // the primary's own graph
 };
 
@@ -121,9 +124,35 @@ class ForwardModel {
     }
     auto traits = gg::CpuTraits::Loaded();
     if (!traits) return base::Forward(traits);
+    if (options.experts == Experts::kTwoOwners) return LoadTwoOwners(*traits);
     auto host = moe::HostCompute::Make({.weights = weights, .traits = *traits});
     if (!host) return base::Forward(host);
     backend_->SetExperts(*std::move(host));
+    return {};
+  }
+
+  base::Result<void> LoadTwoOwners(const gg::CpuTraits& traits) {
+    auto described = model::qwen35moe::Describe(*file_);
+    if (!described) return base::Forward(described);
+    const moe::ModelShape& shape = described->shape;
+    std::vector<std::uint8_t> split(shape.layers.size() * shape.num_experts);
+    for (std::size_t i = 0; i < split.size(); ++i) split[i] = i % 3 == 1 ? 1 : 0;
+    auto plan = moe::ExpertSplitPlan::FromOwners(
+        shape, moe::Hotness::Uniform(shape),
+        {{.name = "cpu:0", .capacity = {}}, {.name = "cpu:1", .capacity = {}}}, split);
+    if (!plan) return base::Forward(plan);
+    const auto runtime = moe::ExpertSplitRuntime::Make(*plan);
+    std::vector<moe::MultiTargetCompute::Owner> owners;
+    for (const std::size_t t : {0, 1}) {
+      auto host = moe::HostCompute::Make({.name = plan->targets()[t].name,
+                                          .weights = backend_->expert_weights(),
+                                          .runtime = runtime,
+                                          .target = moe::TargetId(t),
+                                          .traits = traits});
+      if (!host) return base::Forward(host);
+      owners.push_back({moe::TargetId(t), *std::move(host)});
+    }
+    backend_->SetExperts(std::make_shared<moe::MultiTargetCompute>(runtime, std::move(owners)));
     return {};
   }
 

@@ -64,6 +64,22 @@ TEST_P(ForwardTest, GivesTheSameBitsInOneBatchInChunksAndTokenByToken) {
   }
 }
 
+TEST_P(ForwardTest, GivesTheSameBitsWhenItsExpertsHaveTwoCpuOwners) {
+  auto one = ForwardModel::Load(Path());
+  auto two = ForwardModel::Load(Path(), {.experts = Experts::kTwoOwners});
+  ASSERT_TRUE(one != nullptr && two != nullptr);
+  const std::vector<std::int32_t> tokens = one->Tokens(kTokens / 2);
+  const std::vector<float> whole = one->Logits(tokens);
+  for (const std::size_t chunk : {std::size_t{0}, std::size_t{7}, std::size_t{1}}) {
+    two->backend().ClearSlot(0);
+    EXPECT_TRUE(test::SameBits(whole, two->Logits(tokens, chunk), two->vocab_size()))
+        << "in chunks of " << chunk;
+  }
+  for (const model::ExpertCounter& part : two->backend().expert_counters()) {
+    if (part.name != "primary") EXPECT_GT(part.num_pairs, 0U) << part.name;
+  }
+}
+
 // Teacher-forced, so that one near-tie does not part the texts for good.
 TEST_P(ForwardTest, ContinuesAsLibllamaDoesWhereItIsSure) {
   auto oracle = oracle::LlamaOracle::Load(Path());
@@ -119,6 +135,9 @@ TEST_P(BitRuleTest, HoldsForThisTypeAcrossChunksAndThreads) {
   model->backend().ClearSlot(0);
   model->backend().SetThreads(1);
   EXPECT_TRUE(test::SameBits(whole, model->Logits(tokens, 1), model->vocab_size()));
+  auto split = ForwardModel::Load(path, {.experts = Experts::kTwoOwners});
+  ASSERT_NE(split, nullptr);
+  EXPECT_TRUE(test::SameBits(whole, split->Logits(tokens, 7), model->vocab_size()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, BitRuleTest,

@@ -3,12 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
-#include <memory>
+#include <cctype>
 #include <string>
 #include <vector>
 
-#include "cli/loaded_model.h"
+#include "layout_fixture.h"
 #include "moe/compute/hot_cold_compute.h"
 #include "moe/compute/multi_compute.h"
 #include "support/logits_compare.h"
@@ -18,80 +17,6 @@ namespace test {
 namespace {
 
 // tiny: 4 layers of 8 experts, top-2 unless told otherwise by tools/make_model.py.
-constexpr std::size_t kTokens = 120;
-
-struct Loaded {
-  std::unique_ptr<cli::LoadedModel> model;
-  std::vector<float> logits;  // [kTokens, vocab]
-};
-
-std::vector<std::int32_t> Tokens(std::size_t vocab_size) {
-  std::vector<std::int32_t> tokens;
-  std::uint32_t x = 7;
-  while (tokens.size() < kTokens) {
-    x = x * 1664525U + 1013904223U;
-    tokens.push_back(static_cast<std::int32_t>((x >> 12) % vocab_size));
-  }
-  return tokens;
-}
-
-std::unique_ptr<cli::LoadedModel> LoadLayout(const std::string& model, const std::string& targets) {
-  const cli::Session session;
-  const cli::ModelOptions options{.model = ModelPath(model), .targets = targets};
-  cli::PlacementOptions placement;
-  placement.context = 256;
-  placement.batch_rows = 64;
-  auto placed = cli::PlaceModel(session, options, placement);
-  if (!placed) {
-    ADD_FAILURE() << targets << ": " << placed.error().message;
-    return nullptr;
-  }
-  auto loaded =
-      cli::LoadedModel::Load(session, std::move(*placed), options, placement, /*threads=*/1, {});
-  if (!loaded) {
-    ADD_FAILURE() << targets << ": " << loaded.error().message;
-    return nullptr;
-  }
-  return std::move(*loaded);
-}
-
-// A prompt of 100 tokens in two steps, then token by token.
-std::vector<float> Logits(model::ModelBackend& backend) {
-  const std::vector<std::int32_t> tokens = Tokens(backend.vocab_size());
-  std::vector<float> logits;
-  for (std::size_t begin = 0; begin < tokens.size();) {
-    const std::size_t count = begin < 100 ? 50 : 1;
-    std::vector<model::BatchRow> rows;
-    for (std::size_t i = begin; i < begin + count; ++i) {
-      rows.push_back({.token = tokens[i],
-                      .slot = 0,
-                      .position = static_cast<std::uint32_t>(i),
-                      .wants_logits = true});
-    }
-    auto answer = backend.Evaluate(rows, {});
-    if (!answer) {
-      ADD_FAILURE() << answer.error().message;
-      return {};
-    }
-    logits.insert(logits.end(), answer->begin(), answer->end());
-    begin += count;
-  }
-  return logits;
-}
-
-Loaded RunLayout(const std::string& model, const std::string& targets) {
-  Loaded loaded{.model = LoadLayout(model, targets)};
-  if (loaded.model != nullptr) loaded.logits = Logits(loaded.model->backend());
-  return loaded;
-}
-
-std::vector<float> SingleTarget(const std::string& model) {
-  static std::map<std::string, std::vector<float>> known;
-  const auto [found, fresh] = known.try_emplace(model);
-  if (fresh) found->second = RunLayout(model, "cpu").logits;
-  return found->second;
-}
-
 struct Layout {
   std::string targets;
   moe::PlacementPath path;
@@ -111,10 +36,10 @@ const Layout kLayouts[] = {
 };
 
 TEST_P(LayoutTest, GivesTheNumbersOfTheSingleTargetRun) {
-  const Loaded loaded = RunLayout("tiny-f32", GetParam().targets);
+  const LoadedLayout loaded = RunLayout(ModelPath("tiny-f32"), GetParam().targets);
   ASSERT_NE(loaded.model, nullptr);
   EXPECT_EQ(loaded.model->path(), GetParam().path);
-  const std::vector<float> reference = SingleTarget("tiny-f32");
+  const std::vector<float> reference = SingleTarget(ModelPath("tiny-f32"));
   EXPECT_TRUE(LogitsAgree(reference, loaded.logits, loaded.model->backend().vocab_size(),
                           {.median_nmse = 1e-5, .row_nmse = 1e-4}));
 
@@ -125,11 +50,11 @@ TEST_P(LayoutTest, GivesTheNumbersOfTheSingleTargetRun) {
     rows += use.rows;
   }
   const moe::ExpertSplitPlan& plan = loaded.model->plan();
-  EXPECT_EQ(rows, kTokens * loaded.model->experts_per_token() * plan.num_layers());
+  EXPECT_EQ(rows, kLayoutTokens * loaded.model->experts_per_token() * plan.num_layers());
 }
 
 TEST_P(LayoutTest, OnlyTheMultiPathHasAMultiTargetObject) {
-  const auto model = LoadLayout("tiny-f32", GetParam().targets);
+  const auto model = LoadLayout(ModelPath("tiny-f32"), GetParam().targets);
   ASSERT_NE(model, nullptr);
   const moe::MoeExpertCompute* routed = model->routed();
   const bool multi = dynamic_cast<const moe::MultiTargetCompute*>(routed) != nullptr;
@@ -150,9 +75,9 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LayoutTest, ::testing::ValuesIn(kLayouts), [](
 // Against the F32 model of the same weights: owners that round activations differently each have
 // an error of their own, and mixing them makes none worse.
 TEST(LayoutNumbersTest, SplittingQuantisedExpertsAddsNoError) {
-  const std::vector<float> exact = SingleTarget("tiny-q8_0-exact");
-  const std::vector<float> single = SingleTarget("tiny-q8_0");
-  const Loaded split = RunLayout("tiny-q8_0", "vulkan:0=2MiB,vulkan:1=2MiB,cpu");
+  const std::vector<float> exact = SingleTarget(ModelPath("tiny-q8_0-exact"));
+  const std::vector<float> single = SingleTarget(ModelPath("tiny-q8_0"));
+  const LoadedLayout split = RunLayout(ModelPath("tiny-q8_0"), "vulkan:0=2MiB,vulkan:1=2MiB,cpu");
   ASSERT_NE(split.model, nullptr);
   const std::size_t vocab_size = split.model->backend().vocab_size();
   const LogitsComparison of_single = CompareLogits(exact, single, vocab_size, 1e-1);

@@ -48,7 +48,7 @@ class LoadedModel {
   const moe::ExpertSplitPlan& plan() const { return components_->plan(); }
   moe::PlacementPath path() const { return components_->compute().path(); }
   // The object that drives the layers' experts; nullptr when the primary's graph computes all.
-  const moe::MoeExpertCompute* routed() const { return components_->compute().routed(); }
+  moe::MoeExpertCompute* routed() const { return components_->compute().routed(); }
   std::uint32_t experts_per_token() const { return placement_.description.shape.experts_per_token; }
   double load_ms() const { return load_ms_; }
   std::vector<TargetUse> Use() const;
