@@ -54,7 +54,8 @@ std::string PlanFile(const std::string& targets, const std::vector<std::vector<i
     return {};
   }
   std::vector<std::uint8_t> owners;
-  for (const std::vector<int>& layer : layers) owners.insert(owners.end(), layer.begin(), layer.end());
+  for (const std::vector<int>& layer : layers)
+    owners.insert(owners.end(), layer.begin(), layer.end());
   const auto listed = placed->plan.targets();
   auto plan = moe::ExpertSplitPlan::FromOwners(placed->description.shape, placed->hotness,
                                                {listed.begin(), listed.end()}, owners);
@@ -115,8 +116,8 @@ TEST(LayoutEdgeTest, AnOwnerThatGetsNoRowOfABatch) {
     const std::vector<float> logits = LayoutLogits(model->backend(), count);
     EXPECT_GT(idle_steps, 0U) << targets;
     EXPECT_GT(busy_steps, 0U) << targets;
-    EXPECT_TRUE(LogitsAgree(SingleTarget(TinyPath()), logits, model->backend().vocab_size(),
-                            kTolerance))
+    EXPECT_TRUE(
+        LogitsAgree(SingleTarget(TinyPath()), logits, model->backend().vocab_size(), kTolerance))
         << targets;
   }
 }
@@ -211,8 +212,8 @@ TEST(LayoutEdgeTest, OneWrongLocalIdIsSeen) {
   EXPECT_TRUE(agrees(right));
   // The last layer, so that nothing behind it spreads the fault to more rows.
   for (const int expert : {0, 3, 6}) {
-    EXPECT_FALSE(agrees(std::make_shared<WrongLocalId>(
-        model->routed(), moe::LayerId(kLayers - 1), expert, expert + 1)))
+    EXPECT_FALSE(agrees(std::make_shared<WrongLocalId>(model->routed(), moe::LayerId(kLayers - 1),
+                                                       expert, expert + 1)))
         << "expert " << expert << " of target " << layer[static_cast<std::size_t>(expert)];
   }
   EXPECT_TRUE(agrees(right));

@@ -176,19 +176,6 @@ TEST(RunCommandTest, RefusalsNameThingAndRemedy) {
               HasSubstr("top-p"));
 }
 
-// llama.cpp's toy model has no tokeniser.
-TEST(RunCommandTest, AModelWithoutATokenizerIsRefused) {
-  for (const std::vector<std::string>& command :
-       {std::vector<std::string>{"run", "-p", "x"},
-        std::vector<std::string>{"perplexity", "--text", ModelPath("toy")}}) {
-    std::vector<std::string> arguments = command;
-    arguments.insert(arguments.end(), {"--model", ModelPath("toy"), "--targets", "cpu"});
-    const std::string message = ErrorOf(RunExpertSplit(arguments, {kNoVulkan}), 3);
-    EXPECT_THAT(message, HasSubstr("toy.gguf"));
-    EXPECT_THAT(message, HasSubstr("token"));
-  }
-}
-
 TEST(PerplexityCommandTest, DoesNotDependOnStepsOrThreads) {
   const std::string text = ::testing::TempDir() + "run_command_text.txt";
   std::string content;
