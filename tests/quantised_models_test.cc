@@ -17,7 +17,7 @@
 
 namespace {
 
-constexpr std::size_t kTokens = 96;
+constexpr std::size_t kTokens = 512;
 constexpr std::size_t kSeeds = 3;
 
 std::vector<float> OurLogits(const std::string& path, std::vector<std::int32_t>* tokens) {

@@ -46,6 +46,32 @@ std::string ErrorOf(const ProgramResult& result, int status) {
   return result.err;
 }
 
+// A copy of the tiny model that says it has no tokeniser, as models made for tests do.
+std::string WithoutTokeniser() {
+  auto content = base::ReadFile(ModelPath("tiny-f32"), base::Bytes::MiB(64));
+  if (!content) {
+    ADD_FAILURE() << content.error().message;
+    return {};
+  }
+  const std::size_t key = content->find("tokenizer.ggml.model");
+  const std::size_t value = content->find("gpt2", key);
+  EXPECT_LT(value, key + 64);
+  content->replace(value, 4, "none");
+  std::string path = ::testing::TempDir() + "without_tokeniser.gguf";
+  EXPECT_TRUE(base::WriteFileAtomically(path, *content));
+  return path;
+}
+
+TEST(RunCommandTest, AModelWithoutATokeniserTakesNoText) {
+  const std::string path = WithoutTokeniser();
+  const ProgramResult result = RunExpertSplit(
+      {"run", "--model", path, "--targets", "cpu", "--prompt", "Hello", "-n", "1"}, {kNoVulkan});
+  std::filesystem::remove(path);
+  EXPECT_EQ(result.status, 3);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("without_tokeniser.gguf' has no tokeniser"));
+}
+
 TEST(RunCommandTest, JsonTellsWhatWasComputedAndWhere) {
   const Json run =
       RunJson({"--targets", "cpu", "--prompt", "Hello there", "-n", "8", "--ignore-eos"});

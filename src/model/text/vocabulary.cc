@@ -26,6 +26,7 @@ struct ModelDeleter {
 struct Vocabulary::State {
   std::unique_ptr<llama_model, ModelDeleter> model;
   const llama_vocab* vocab = nullptr;
+  std::string path;
 };
 
 Vocabulary::Vocabulary(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -46,6 +47,7 @@ base::Result<Vocabulary> Vocabulary::Load(const std::string& path) {
                       path);
   }
   state->vocab = llama_model_get_vocab(state->model.get());
+  state->path = path;
   return Vocabulary(std::move(state));
 }
 
@@ -61,7 +63,9 @@ base::Result<std::vector<Token>> Vocabulary::Tokenize(std::string_view text,
                                                       bool add_special) const {
   if (!has_text()) {
     return base::Fail(base::ErrorKind::kCorruptModel,
-                      "the model file has no tokeniser, so it takes no text");
+                      "'{}' has no tokeniser, so it takes no text; convert the model again with "
+                      "its tokeniser",
+                      state_->path);
   }
   if (text.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()) - 16) {
     return base::Fail(base::ErrorKind::kInvalidInput, "text of {} bytes is too long to tokenise",

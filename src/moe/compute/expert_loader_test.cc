@@ -20,6 +20,7 @@ using ::testing::HasSubstr;
 constexpr std::size_t kLayers = 3;
 constexpr std::size_t kExperts = 6;
 constexpr std::size_t kUsed = 2;
+constexpr base::Bytes kOversized = base::Bytes::GiB(8);
 
 class ExpertLoaderTest : public ::testing::Test {
  protected:
@@ -102,6 +103,11 @@ class ExpertLoaderTest : public ::testing::Test {
   // Devices whose name is in room_ have room for that many more units.
   base::Result<gg::Buffer> Allocate(const gg::Context& context, ggml_backend_buffer_type_t type) {
     const std::string name = ggml_backend_buft_name(type);
+    if (name == oversized_) {
+      // What the driver answers to a buffer that is too large for it, in place of the layer's own.
+      auto refused = gg::Buffer::Allocate(type, kOversized);
+      if (!refused) return base::Forward(refused);
+    }
     if (const auto room = room_.find(name); room != room_.end()) {
       std::size_t bytes = 0;
       for (ggml_tensor* tensor = ggml_get_first_tensor(context.get()); tensor != nullptr;
@@ -137,6 +143,7 @@ class ExpertLoaderTest : public ::testing::Test {
   std::unique_ptr<ExpertSplitTargetConfig> config_;
   std::unique_ptr<Hotness> hotness_;
   std::map<std::string, std::size_t> room_;
+  std::string oversized_;  // the device that is asked for kOversized bytes a layer
   std::vector<std::string> warnings_;
   std::function<base::Result<bool>(LayerId)> keep_on_primary_;
 };
@@ -171,6 +178,20 @@ TEST_F(ExpertLoaderTest, ATargetWithoutAnyRoomOwnsNothing) {
   auto loaded = Load("vulkan:0,vulkan:1,cpu", {6, 6, std::nullopt});
   ASSERT_TRUE(loaded) << loaded.error().message;
   EXPECT_EQ(loaded->components->plan().Summary(), "vulkan:0=0|vulkan:1=0|cpu=18");
+  ExpectRightNumbers(*loaded);
+}
+
+// The software driver has no buffer of more than a few GiB.
+TEST_F(ExpertLoaderTest, UnitsMoveWhenTheDriverRefusesTheirBuffer) {
+  const auto backend = gg::FindDevice(devices_, "vulkan:0")->description;
+  if (backend.find("llvmpipe") == std::string::npos) GTEST_SKIP() << backend << " has the memory";
+  oversized_ = "Vulkan0";
+  auto loaded = Load("vulkan:0,vulkan:1,cpu", {6, 6, std::nullopt});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(loaded->components->plan().Summary(), "vulkan:0=0|vulkan:1=6|cpu=12");
+  ASSERT_FALSE(warnings_.empty());
+  EXPECT_THAT(warnings_.front(), HasSubstr("vulkan:0"));
+  EXPECT_THAT(warnings_.front(), HasSubstr("moved 6 units"));
   ExpectRightNumbers(*loaded);
 }
 
