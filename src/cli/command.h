@@ -42,5 +42,6 @@ Command AddTargetsCommand(CLI::App& program);
 Command AddPlanCommand(CLI::App& program);
 Command AddRunCommand(CLI::App& program);
 Command AddPerplexityCommand(CLI::App& program);
+Command AddBenchCommand(CLI::App& program);
 
 }  // namespace cli

@@ -1,0 +1,84 @@
+// `expert-split bench` as a user sees it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "program.h"
+#include "support/test_models.h"
+
+namespace test {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+
+ProgramResult Bench(const std::vector<std::string>& more, const std::string& vulkan = kNoVulkan) {
+  std::vector<std::string> arguments = {"bench", "--model", ModelPath("tiny-f32"), "--threads",
+                                        "1"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return RunExpertSplit(arguments, {vulkan});
+}
+
+void ExpectSamples(const Json& speed, std::size_t count) {
+  ASSERT_EQ(speed["samples"].size(), count) << speed;
+  for (const Json& sample : speed["samples"]) {
+    EXPECT_GT(sample, 0.0);
+    EXPECT_LE(speed["min"], sample);
+    EXPECT_GE(speed["max"], sample);
+  }
+  EXPECT_LE(speed["min"], speed["median"]);
+  EXPECT_GE(speed["max"], speed["median"]);
+}
+
+TEST(BenchCommandTest, JsonHasEverySampleAndWhereItWasComputed) {
+  const ProgramResult result =
+      Bench({"--targets", "cpu", "-p", "20", "-n", "4", "-r", "3", "--depth", "5", "--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Json bench = Json::parse(result.out, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(bench.is_object()) << result.out;
+  ExpectSamples(bench["prompt_tok_s"], 3);
+  ExpectSamples(bench["decode_tok_s"], 3);
+  EXPECT_EQ(bench["path"], "single");
+  EXPECT_EQ(bench["summary"], "cpu=32");
+  // Three repeats and a warm-up, each kind behind 5 tokens, 4 layers of 2 experts.
+  EXPECT_EQ(bench["targets"][0]["rows"], 4 * (20 + 4 + 2 * 5) * 4 * 2);
+  EXPECT_THAT(result.err, HasSubstr("[expert-split] plan cpu=32 units=32 path=single"));
+}
+
+TEST(BenchCommandTest, OneKindAlone) {
+  const ProgramResult result =
+      Bench({"--targets", "cpu", "-p", "0", "-n", "2", "-r", "1", "--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Json bench = Json::parse(result.out, nullptr, false);
+  EXPECT_TRUE(bench["prompt_tok_s"]["samples"].empty());
+  ExpectSamples(bench["decode_tok_s"], 1);
+}
+
+TEST(BenchCommandTest, ThreeTargets) {
+  const ProgramResult result = Bench(
+      {"--targets", "vulkan:0=6MiB,vulkan:1=6MiB,cpu", "-p", "8", "-n", "2", "-r", "1", "--json"},
+      kTwoVulkan);
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Json bench = Json::parse(result.out, nullptr, false);
+  EXPECT_EQ(bench["path"], "multi");
+  EXPECT_EQ(bench["targets"].size(), 3u);
+}
+
+TEST(BenchCommandTest, PeopleGetATable) {
+  const ProgramResult result = Bench({"--targets", "cpu", "-p", "8", "-n", "2", "-r", "1"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("prompt 8"));
+  EXPECT_THAT(result.out, HasSubstr("generate 2"));
+  EXPECT_THAT(result.out, HasSubstr("tokens/s"));
+}
+
+TEST(BenchCommandTest, RefusesWhatCannotBeMeasured) {
+  ExpectOneErrorLine(Bench({"--targets", "cpu", "-p", "0", "-n", "0"}), 2, "nothing to measure");
+  ExpectOneErrorLine(Bench({"--targets", "cpu", "-r", "0"}), 2, "-r");
+}
+
+}  // namespace
+}  // namespace test
