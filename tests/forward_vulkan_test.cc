@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <memory>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +55,54 @@ TEST_P(ForwardVulkanTest, AgreesWithTheCpu) {
   steps.insert(steps.end(), rest.begin(), rest.end());
   EXPECT_TRUE(test::LogitsAgree(reference, steps, width, kTolerance));
 }
+
+class DenseLoadTest : public ForwardVulkanTest {
+ protected:
+  // Loads the case's model with vulkan:0 as primary.
+  base::Result<std::unique_ptr<model::qwen35moe::Qwen35MoeBackend>> Load(
+      const model::LoadControl& control) {
+    auto devices = gg::DiscoverDevices();
+    if (!devices) return base::Forward(devices);
+    auto file = gg::GgufFile::Open(test::ModelPath(GetParam().model));
+    if (!file) return base::Forward(file);
+    file_ = std::make_unique<gg::GgufFile>(*std::move(file));
+    return model::qwen35moe::Qwen35MoeBackend::Load(
+        *file_, gg::FindDevice(*devices, "vulkan:0")->handle,
+        gg::FindDevice(*devices, "cpu")->handle, {.context_length = 128}, {}, control);
+  }
+
+  std::unique_ptr<gg::GgufFile> file_;
+};
+
+TEST_P(DenseLoadTest, ReportsEveryByteOnce) {
+  base::Bytes last;
+  base::Bytes whole;
+  auto backend = Load({.progress = [&](base::Bytes done, base::Bytes total) {
+    EXPECT_GT(done, last);
+    last = done;
+    whole = total;
+  }});
+  ASSERT_TRUE(backend) << backend.error().message;
+  EXPECT_GT(whole, base::Bytes());
+  EXPECT_EQ(last, whole);
+}
+
+TEST_P(DenseLoadTest, EndsSoonAfterAnInterruption) {
+  std::stop_source stop;
+  std::size_t reports = 0;
+  auto backend = Load({.progress =
+                           [&](base::Bytes, base::Bytes) {
+                             ++reports;
+                             stop.request_stop();
+                           },
+                       .stop = stop.get_token()});
+  ASSERT_FALSE(backend);
+  EXPECT_EQ(backend.error().kind, base::ErrorKind::kCancelled);
+  EXPECT_EQ(reports, 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Dense, DenseLoadTest, testing::Values(Case{"tiny-f16", Experts::kHost}),
+                         [](const auto&) { return "tiny"; });
 
 INSTANTIATE_TEST_SUITE_P(Layouts, ForwardVulkanTest,
                          testing::Values(Case{"forward-f32-fused-tied-2", Experts::kOnPrimary},

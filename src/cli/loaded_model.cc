@@ -77,6 +77,7 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
 
   const gg::Device* cpu = gg::FindDevice(placement_.devices, "cpu");
   const gg::Device* primary = (*devices)[placement_.config.primary().index()];
+  LoadProgressLine progress(placement_.config);
   auto backend = model::LoadDense({.file = &placement_.file,
                                    .primary = *primary,
                                    .cpu = *cpu,
@@ -84,7 +85,9 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
                                                .num_sequences = options.parallel,
                                                .batch_rows = options.batch_rows},
                                    .num_threads = threads,
-                                   .log = session.log});
+                                   .log = session.log,
+                                   .control = {progress.dense_callback(), stop}});
+  progress.Clear();
   if (!backend) return base::Forward(backend);
   backend_ = std::move(*backend);
 
@@ -92,7 +95,6 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
   for (const gg::Device* device : *devices) owners.push_back(*device);
   auto traits = gg::CpuTraits::Loaded();
   if (!traits) return base::Forward(traits);
-  LoadProgressLine progress(placement_.config);
   moe::ExpertLoadRequest request{.config = &placement_.config,
                                  .shape = &placement_.description.shape,
                                  .hotness = &placement_.hotness,

@@ -27,18 +27,29 @@ void ProgressLine::Clear() {
   shown_ = false;
 }
 
+void LoadProgressLine::Show(const std::string& what, base::Bytes done, base::Bytes total) {
+  const auto now = std::chrono::steady_clock::now();
+  if (what != what_) {
+    what_ = what;
+    start_ = now;
+    before_ = done;
+  }
+  const double seconds = std::chrono::duration<double>(now - start_).count();
+  const double rate =
+      seconds > 0 ? static_cast<double>((done - before_).count()) / seconds / 1e6 : 0.0;
+  line_.Show(std::format("loading {}: {} of {}, {:.0f} MB/s", what, base::FormatBytes(done),
+                         base::FormatBytes(total), rate));
+}
+
 moe::LoadProgress LoadProgressLine::callback() {
   return [this](moe::TargetId target, base::Bytes done, base::Bytes total) {
-    const auto now = std::chrono::steady_clock::now();
-    if (target != target_) {
-      target_ = target;
-      start_ = now;
-    }
-    const double seconds = std::chrono::duration<double>(now - start_).count();
-    const double rate = seconds > 0 ? static_cast<double>(done.count()) / seconds / 1e6 : 0.0;
-    line_.Show(std::format("loading {}: {} of {}, {:.0f} MB/s", config_[target].name,
-                           base::FormatBytes(done), base::FormatBytes(total), rate));
+    Show(config_[target].name, done, total);
   };
+}
+
+std::function<void(base::Bytes done, base::Bytes total)> LoadProgressLine::dense_callback() {
+  const std::string what = std::format("dense part, {}", config_[config_.primary()].name);
+  return [this, what](base::Bytes done, base::Bytes total) { Show(what, done, total); };
 }
 
 }  // namespace cli

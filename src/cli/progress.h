@@ -3,9 +3,11 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <string_view>
 
+#include "base/bytes.h"
 #include "moe/compute/expert_loader.h"
 #include "moe/target/target_config.h"
 
@@ -36,12 +38,17 @@ class LoadProgressLine {
 
   // Valid as long as this object.
   moe::LoadProgress callback();
+  // The same for the dense part, on the primary.
+  std::function<void(base::Bytes done, base::Bytes total)> dense_callback();
   void Clear() { line_.Clear(); }
 
  private:
+  void Show(const std::string& what, base::Bytes done, base::Bytes total);
+
   const moe::ExpertSplitTargetConfig& config_;
   ProgressLine line_;
-  moe::TargetId target_{};
+  std::string what_;
+  base::Bytes before_;  // done when `what_` was first shown, at start_
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 

@@ -67,8 +67,8 @@ struct DenseLoadRequest;  // model/placed_backend.h
 struct ModelFamily {
   std::string_view architecture;  // as in general.architecture
   base::Result<ModelDescription> (*describe)(const gg::GgufFile& file);
-  // Loads the dense part. Errors: kCorruptModel, kCapacity, kDeviceFailure. Nullptr for a family
-  // that can only be planned for.
+  // Loads the dense part. Errors: kCorruptModel, kCapacity, kDeviceFailure, kCancelled. Nullptr for
+  // a family that can only be planned for.
   base::Result<std::unique_ptr<PlacedBackend>> (*load)(const DenseLoadRequest& request) = nullptr;
 };
 

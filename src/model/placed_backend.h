@@ -7,8 +7,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <stop_token>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/result.h"
 #include "gg/devices.h"
@@ -35,6 +38,14 @@ class PlacedBackend : public ModelBackend {
   virtual std::uint64_t primary_pairs() const = 0;
 };
 
+// Watches and ends the loading of the dense part.
+struct LoadControl {
+  // Bytes of the dense part that a primary other than the CPU has by now, of those it shall have.
+  // Called often, on the loading thread; may be empty.
+  std::function<void(base::Bytes done, base::Bytes total)> progress;
+  std::stop_token stop;
+};
+
 struct DenseLoadRequest {
   const gg::GgufFile* file = nullptr;  // outlives the backend; described by the same family
   gg::Device primary;                  // runs the dense part; may be the CPU
@@ -42,6 +53,7 @@ struct DenseLoadRequest {
   ContextRequest context;
   std::size_t num_threads = 1;
   base::Log log;
+  LoadControl control;
 };
 
 }  // namespace model

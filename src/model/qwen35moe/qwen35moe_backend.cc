@@ -64,12 +64,12 @@ base::Result<std::unique_ptr<PlacedBackend>> LoadDense(const DenseLoadRequest& r
                                  .max_batch_rows = context.batch_rows,
                                  .num_threads = request.num_threads,
                                  .cache_type = static_cast<ggml_type>(context.kv_type)},
-                                request.log);
+                                request.log, request.control);
 }
 
 base::Result<std::unique_ptr<Qwen35MoeBackend>> Qwen35MoeBackend::Load(
     const gg::GgufFile& file, ggml_backend_dev_t primary, ggml_backend_dev_t cpu,
-    const BackendOptions& options, const base::Log& log) {
+    const BackendOptions& options, const base::Log& log, const LoadControl& control) {
   auto description = Describe(file);
   if (!description) return base::Forward(description);
   auto hparams = ReadHparams(file);
@@ -87,7 +87,7 @@ base::Result<std::unique_ptr<Qwen35MoeBackend>> Qwen35MoeBackend::Load(
     }
     backend->backends_.emplace_back(opened);
   }
-  auto weights = Weights::Load(file, backend->hparams_, primary, cpu, log);
+  auto weights = Weights::Load(file, backend->hparams_, primary, cpu, log, control);
   if (!weights) return base::Forward(weights);
   backend->weights_ = *std::move(weights);
   backend->experts_ = std::make_unique<ExpertNodes>(hparams->num_layers);

@@ -42,12 +42,10 @@ class Qwen35MoeBackend final : public PlacedBackend {
  public:
   // Loads the dense part of `file`, which must outlive the backend. `primary` runs it; it may be
   // `cpu`. Experts are still missing: see KeepOnPrimary and SetExperts. Errors: kCorruptModel (also
-  // those of Describe and ReadHparams), kCapacity, kDeviceFailure.
-  static base::Result<std::unique_ptr<Qwen35MoeBackend>> Load(const gg::GgufFile& file,
-                                                              ggml_backend_dev_t primary,
-                                                              ggml_backend_dev_t cpu,
-                                                              const BackendOptions& options,
-                                                              const base::Log& log);
+  // those of Describe and ReadHparams), kCapacity, kDeviceFailure, kCancelled.
+  static base::Result<std::unique_ptr<Qwen35MoeBackend>> Load(
+      const gg::GgufFile& file, ggml_backend_dev_t primary, ggml_backend_dev_t cpu,
+      const BackendOptions& options, const base::Log& log, const LoadControl& control = {});
 
   ~Qwen35MoeBackend() override;
 

@@ -1,5 +1,6 @@
 #include "model/qwen35moe/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <format>
 #include <functional>
@@ -13,6 +14,10 @@ namespace {
 
 using base::ErrorKind;
 using base::Fail;
+
+// Of one copy to a device: so little of the mapped file is resident at a time, and so soon an
+// interruption is noticed.
+constexpr std::size_t kUploadStep = std::size_t{64} << 20;
 
 // What a weight is used for; decides which operation a device is asked about.
 enum class Use { kMatrix, kExperts, kVector, kConvolution };
@@ -76,7 +81,8 @@ std::vector<float> ToFloats(std::span<const std::byte> bytes, ggml_type type, st
 // Collects the tensors first (Want…), then gives them their memory (Place).
 class WeightLoader {
  public:
-  explicit WeightLoader(Weights* weights) : w_(*weights) {}
+  explicit WeightLoader(Weights* weights, LoadControl control = {})
+      : w_(*weights), control_(std::move(control)) {}
 
   bool primary_is_cpu() const { return w_.primary_ == w_.cpu_; }
 
@@ -208,8 +214,11 @@ class WeightLoader {
   base::Result<void> Place() {
     if (auto done = Allocate(uploads_, w_.primary_); !done) return done;
     if (auto done = Allocate(converted_, w_.cpu_); !done) return done;
+    for (const Pending& pending : uploads_) upload_bytes_ += pending.source->bytes;
     for (const std::vector<Pending>* list : {&uploads_, &converted_}) {
-      for (const Pending& pending : *list) Fill(pending);
+      for (const Pending& pending : *list) {
+        if (auto filled = Fill(pending); !filled) return filled;
+      }
     }
     w_.contexts_.push_back(std::move(mapped_context_));
     w_.contexts_.push_back(std::move(primary_context_));
@@ -257,21 +266,48 @@ class WeightLoader {
     return {};
   }
 
-  void Fill(const Pending& pending) {
+  base::Result<void> CheckStop() const {
+    if (!control_.stop.stop_requested()) return {};
+    return Fail(ErrorKind::kCancelled, "loading was interrupted");
+  }
+
+  // Copies a part of the tensor and gives its pages back, until all is there.
+  base::Result<void> Copy(const Pending& pending) {
     const std::span<const std::byte> bytes = w_.file_->Data(*pending.source);
-    if (static_cast<int>(pending.tensor->type) == pending.source->type) {
-      ggml_backend_tensor_set(pending.tensor, bytes.data(), 0, bytes.size());
-    } else {
-      const std::vector<float> values =
-          ToFloats(bytes, static_cast<ggml_type>(pending.source->type),
-                   static_cast<std::size_t>(ggml_nelements(pending.tensor)));
-      ggml_backend_tensor_set(pending.tensor, values.data(), 0, values.size() * sizeof(float));
+    for (std::size_t first = 0; first < bytes.size(); first += kUploadStep) {
+      if (auto on = CheckStop(); !on) return on;
+      const std::size_t count = std::min(kUploadStep, bytes.size() - first);
+      ggml_backend_tensor_set(pending.tensor, bytes.data() + first, first, count);
+      w_.file_->shards()[pending.source->shard].ReleasePages(pending.source->offset + first, count);
+      Report(base::Bytes(count));
     }
+    return {};
+  }
+
+  base::Result<void> Fill(const Pending& pending) {
+    if (static_cast<int>(pending.tensor->type) == pending.source->type) return Copy(pending);
+    if (auto on = CheckStop(); !on) return on;
+    const std::vector<float> values =
+        ToFloats(w_.file_->Data(*pending.source), static_cast<ggml_type>(pending.source->type),
+                 static_cast<std::size_t>(ggml_nelements(pending.tensor)));
+    ggml_backend_tensor_set(pending.tensor, values.data(), 0, values.size() * sizeof(float));
     w_.file_->shards()[pending.source->shard].ReleasePages(pending.source->offset,
                                                            pending.source->bytes.count());
+    Report(pending.source->bytes);
+    return {};
+  }
+
+  void Report(base::Bytes filled) {
+    filled_bytes_ += filled;
+    if (control_.progress && filled_bytes_ <= upload_bytes_) {
+      control_.progress(filled_bytes_, upload_bytes_);
+    }
   }
 
   Weights& w_;
+  LoadControl control_;
+  base::Bytes upload_bytes_;
+  base::Bytes filled_bytes_;
   ggml_context_ptr mapped_context_;     // tensors in the mapping
   ggml_context_ptr primary_context_;    // tensors to upload
   ggml_context_ptr converted_context_;  // vectors that the CPU keeps as F32
@@ -283,13 +319,14 @@ class WeightLoader {
 base::Result<std::unique_ptr<Weights>> Weights::Load(const gg::GgufFile& file,
                                                      const Hparams& hparams,
                                                      ggml_backend_dev_t primary,
-                                                     ggml_backend_dev_t cpu, const base::Log& log) {
+                                                     ggml_backend_dev_t cpu, const base::Log& log,
+                                                     const LoadControl& control) {
   std::unique_ptr<Weights> weights(new Weights());
   weights->file_ = &file;
   weights->primary_ = primary;
   weights->cpu_ = cpu;
   weights->log_ = log;
-  WeightLoader loader(weights.get());
+  WeightLoader loader(weights.get(), control);
   if (auto mapped = loader.MapShards(); !mapped) return base::Forward(mapped);
   if (auto loaded = loader.LoadDense(hparams); !loaded) return base::Forward(loaded);
   weights->expert_storage_.resize(weights->layers_.size());

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "gg/gguf_file.h"
+#include "model/placed_backend.h"
 #include "model/qwen35moe/hparams.h"
 #include "moe/target/ids.h"
 
@@ -71,11 +72,13 @@ struct LayerWeights {
 class Weights {
  public:
   // `primary` may be `cpu`. The file must outlive the weights and have passed the directory check.
-  // Errors: kCorruptModel naming a missing tensor; kCapacity when the primary has no room.
+  // Errors: kCorruptModel naming a missing tensor; kCapacity when the primary has no room;
+  // kCancelled.
   static base::Result<std::unique_ptr<Weights>> Load(const gg::GgufFile& file,
                                                      const Hparams& hparams,
                                                      ggml_backend_dev_t primary,
-                                                     ggml_backend_dev_t cpu, const base::Log& log);
+                                                     ggml_backend_dev_t cpu, const base::Log& log,
+                                                     const LoadControl& control);
   // Uploads the whole stacks of `layer`, so that it stays in the primary's graph. False, with
   // nothing changed but one log line, when the primary refuses a stack or has no room. With the CPU
   // as primary the stacks are used in place.
