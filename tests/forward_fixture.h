@@ -36,6 +36,7 @@ struct ForwardOptions {
   base::Log log = {};
   bool kv_in_f32 = false;       // keys and values cached as F32 instead of F16
   std::size_t num_threads = 1;  // the bits are the same with more
+  model::Repack repack = model::Repack::kAuto;
 };
 
 class ForwardModel {
@@ -105,7 +106,8 @@ class ForwardModel {
          .num_slots = options.num_slots,
          .max_batch_rows = 512,
          .num_threads = options.num_threads,
-         .cache_type = options.kv_in_f32 ? GGML_TYPE_F32 : GGML_TYPE_F16},
+         .cache_type = options.kv_in_f32 ? GGML_TYPE_F32 : GGML_TYPE_F16,
+         .repack = options.repack},
         options.log);
     if (!backend) return base::Forward(backend);
     backend_ = *std::move(backend);

@@ -71,7 +71,9 @@ ggml_tensor* BuildAttention(GraphBuild& build, std::size_t layer, ggml_tensor* x
   const std::int64_t num_rows = x->ne[1];
 
   // A head's query and gate lie side by side.
-  ggml_tensor* both = ApplyLinear(c, weights.query_gate, x);
+  const Linear* const inputs[] = {&weights.query_gate, &weights.key, &weights.value};
+  const std::vector<ggml_tensor*> projected = ApplyLinears(build, inputs, x);
+  ggml_tensor* both = projected[0];
   const std::size_t head_bytes = both->nb[0] * static_cast<std::size_t>(head_dim);
   const auto half = [&](std::size_t offset) {
     return ggml_view_3d(c, both, head_dim, h.num_heads, num_rows, 2 * head_bytes, both->nb[1],
@@ -80,12 +82,10 @@ ggml_tensor* BuildAttention(GraphBuild& build, std::size_t layer, ggml_tensor* x
   ggml_tensor* queries = ApplyNorm(build, half(0), weights.query_norm);
   ggml_tensor* gate = ggml_cont_2d(c, half(head_bytes), head_dim * h.num_heads, num_rows);
 
-  ggml_tensor* keys = ApplyLinear(c, weights.key, x);
-  keys = ggml_reshape_3d(c, keys, head_dim, h.num_kv_heads, num_rows);
+  ggml_tensor* keys = ggml_reshape_3d(c, projected[1], head_dim, h.num_kv_heads, num_rows);
   keys = ApplyNorm(build, keys, weights.key_norm);
-  ggml_tensor* values = ApplyLinear(c, weights.value, x);
   queries = Rotate(build, queries);
-  StoreKeysAndValues(build, state, Rotate(build, keys), values);
+  StoreKeysAndValues(build, state, Rotate(build, keys), projected[2]);
 
   std::vector<ggml_tensor*> parts;
   std::size_t row = 0;
@@ -98,7 +98,7 @@ ggml_tensor* BuildAttention(GraphBuild& build, std::size_t layer, ggml_tensor* x
     row += run.num_rows();
   }
   ggml_tensor* mixed = ggml_mul(c, JoinRows(build, parts), ggml_sigmoid(c, gate));
-  return ApplyLinear(c, weights.output, mixed);
+  return ApplyLinear(build, weights.output, mixed);
 }
 
 }  // namespace model::qwen35moe

@@ -99,11 +99,13 @@ ggml_tensor* BuildDeltaNet(GraphBuild& build, std::size_t layer, ggml_tensor* x)
   const std::int64_t width = h.state_dim;
   const std::int64_t value_heads = h.num_value_heads;
 
-  ggml_tensor* mixed = ApplyLinear(c, weights.qkv, x);
-  ggml_tensor* gate = ApplyLinear(c, weights.gate, x);
-  ggml_tensor* beta = ggml_sigmoid(c, ApplyLinear(c, weights.beta, x));
+  const Linear* const inputs[] = {&weights.qkv, &weights.gate, &weights.alpha, &weights.beta};
+  const std::vector<ggml_tensor*> projected = ApplyLinears(build, inputs, x);
+  ggml_tensor* mixed = projected[0];
+  ggml_tensor* gate = projected[1];
+  ggml_tensor* beta = ggml_sigmoid(c, projected[3]);
   beta = ggml_reshape_3d(c, beta, 1, value_heads, num_rows);
-  ggml_tensor* decay = ggml_add(c, ApplyLinear(c, weights.alpha, x), weights.dt_bias);
+  ggml_tensor* decay = ggml_add(c, projected[2], weights.dt_bias);
   decay = ggml_mul(c, ggml_softplus(c, decay), weights.a);
   decay = ggml_reshape_3d(c, decay, 1, value_heads, num_rows);
 
@@ -146,7 +148,7 @@ ggml_tensor* BuildDeltaNet(GraphBuild& build, std::size_t layer, ggml_tensor* x)
   gate = ggml_reshape_3d(c, gate, width, value_heads, num_rows);
   output = ggml_mul(c, output, ggml_silu(c, gate));
   output = ggml_reshape_2d(c, output, width * value_heads, num_rows);
-  return ApplyLinear(c, weights.output, output);
+  return ApplyLinear(build, weights.output, output);
 }
 
 }  // namespace model::qwen35moe

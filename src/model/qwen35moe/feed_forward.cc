@@ -74,9 +74,10 @@ ggml_tensor* BuildPrimaryExperts(GraphBuild& build, const ExpertWeights& experts
 
 ggml_tensor* BuildSharedExpert(GraphBuild& build, const LayerWeights& weights, ggml_tensor* x) {
   ggml_context* c = build.context;
-  ggml_tensor* hidden = ggml_swiglu_split(c, ApplyLinear(c, weights.shared_gate, x),
-                                          ApplyLinear(c, weights.shared_up, x));
-  ggml_tensor* y = ApplyLinear(c, weights.shared_down, hidden);
+  const Linear* const inputs[] = {&weights.shared_gate, &weights.shared_up};
+  const std::vector<ggml_tensor*> gate_up = ApplyLinears(build, inputs, x);
+  ggml_tensor* hidden = ggml_swiglu_split(c, gate_up[0], gate_up[1]);
+  ggml_tensor* y = ApplyLinear(build, weights.shared_down, hidden);
   ggml_tensor* gate = ggml_sigmoid(c, ggml_mul_mat(c, weights.shared_router, x));
   return ggml_mul(c, y, gate);
 }

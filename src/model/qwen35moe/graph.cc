@@ -64,10 +64,36 @@ ggml_tensor* BuildNodes(GraphBuild& build) {
   }
   hidden = ggml_get_rows(c, hidden, build.inputs->outputs);
   hidden = ApplyNorm(build, hidden, weights.output_norm());
-  ggml_tensor* logits = ApplyLinear(c, weights.output(), hidden);
+  ggml_tensor* logits = ApplyLinear(build, weights.output(), hidden);
   ggml_set_output(logits);
   ggml_build_forward_expand(build.graph, logits);
   return logits;
+}
+
+// The products of those matrices that are packed, null for the others. Matrices whose activations
+// are quantised alike share a product.
+std::vector<ggml_tensor*> MultiplyPacked(GraphBuild& build, std::span<const Linear* const> linears,
+                                         ggml_tensor* x) {
+  std::vector<ggml_tensor*> results(linears.size(), nullptr);
+  std::vector<const PackedLinear*> packed;
+  for (const Linear* linear : linears) packed.push_back(build.sources->weights->packed(*linear));
+  for (std::size_t first = 0; first < packed.size(); ++first) {
+    if (packed[first] == nullptr || results[first] != nullptr) continue;
+    std::vector<std::size_t> members;
+    std::vector<const PackedLinear*> matrices;
+    for (std::size_t i = first; i < packed.size(); ++i) {
+      if (packed[i] == nullptr || !packed[i]->kernel.SameActivations(packed[first]->kernel)) {
+        continue;
+      }
+      members.push_back(i);
+      matrices.push_back(packed[i]);
+    }
+    build.products->push_back(std::make_unique<PackedProduct>(std::move(matrices)));
+    const std::vector<ggml_tensor*> products =
+        build.products->back()->Build(build.context, x, &build.on_cpu);
+    for (std::size_t m = 0; m < members.size(); ++m) results[members[m]] = products[m];
+  }
+  return results;
 }
 
 template <class T>
@@ -79,11 +105,23 @@ void Set(ggml_tensor* input, const std::vector<T>& values) {
 
 }  // namespace
 
-ggml_tensor* ApplyLinear(ggml_context* context, const Linear& linear, ggml_tensor* x) {
-  ggml_tensor* y = ggml_mul_mat(context, linear.weight, x);
-  if (linear.scale != nullptr) y = ggml_mul(context, y, linear.scale);
-  if (linear.bias != nullptr) y = ggml_add(context, y, linear.bias);
-  return y;
+std::vector<ggml_tensor*> ApplyLinears(GraphBuild& build, std::span<const Linear* const> linears,
+                                       ggml_tensor* x) {
+  ggml_context* c = build.context;
+  std::vector<ggml_tensor*> results = MultiplyPacked(build, linears, x);
+  for (std::size_t i = 0; i < linears.size(); ++i) {
+    const Linear& linear = *linears[i];
+    ggml_tensor*& y = results[i];
+    if (y == nullptr) y = ggml_mul_mat(c, linear.weight, x);
+    if (linear.scale != nullptr) y = ggml_mul(c, y, linear.scale);
+    if (linear.bias != nullptr) y = ggml_add(c, y, linear.bias);
+  }
+  return results;
+}
+
+ggml_tensor* ApplyLinear(GraphBuild& build, const Linear& linear, ggml_tensor* x) {
+  const Linear* const one[] = {&linear};
+  return ApplyLinears(build, one, x).front();
 }
 
 ggml_tensor* ApplyNorm(GraphBuild& build, ggml_tensor* x, ggml_tensor* weight) {
@@ -117,7 +155,8 @@ std::vector<ggml_tensor*> Graph::MakeNodes(const GraphSources& sources, const Gr
                    .shape = &shape_,
                    .sources = &sources,
                    .inputs = &inputs_,
-                   .on_cpu = {}};
+                   .on_cpu = {},
+                   .products = &products_};
   logits_ = BuildNodes(build);
   return std::move(build.on_cpu);
 }

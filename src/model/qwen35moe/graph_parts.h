@@ -4,9 +4,12 @@
 
 #include <ggml.h>
 
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "model/qwen35moe/graph.h"
+#include "model/qwen35moe/packed_product.h"
 
 namespace model::qwen35moe {
 
@@ -18,13 +21,18 @@ struct GraphBuild {
   const Graph::Inputs* inputs = nullptr;
   // Nodes that must run on the CPU whatever the scheduler thinks.
   std::vector<ggml_tensor*> on_cpu;
+  // What nodes of the graph refer to; it lives as long as the graph.
+  std::vector<std::unique_ptr<PackedProduct>>* products = nullptr;
 
   const Hparams& hparams() const { return *sources->hparams; }
   const State& state() const { return *sources->state; }
 };
 
 // (W x) * scale + bias
-ggml_tensor* ApplyLinear(ggml_context* context, const Linear& linear, ggml_tensor* x);
+ggml_tensor* ApplyLinear(GraphBuild& build, const Linear& linear, ggml_tensor* x);
+// The same for several W of one x, in their order: cheaper than one by one.
+std::vector<ggml_tensor*> ApplyLinears(GraphBuild& build, std::span<const Linear* const> linears,
+                                       ggml_tensor* x);
 // RMS norm over the innermost dimension, times `weight`.
 ggml_tensor* ApplyNorm(GraphBuild& build, ggml_tensor* x, ggml_tensor* weight);
 // The parts one after the other along the outer dimension of a two-dimensional result.

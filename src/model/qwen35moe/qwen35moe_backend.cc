@@ -63,7 +63,8 @@ base::Result<std::unique_ptr<PlacedBackend>> LoadDense(const DenseLoadRequest& r
                                  .num_slots = context.num_sequences,
                                  .max_batch_rows = context.batch_rows,
                                  .num_threads = request.num_threads,
-                                 .cache_type = static_cast<ggml_type>(context.kv_type)},
+                                 .cache_type = static_cast<ggml_type>(context.kv_type),
+                                 .repack = request.repack},
                                 request.log, request.control);
 }
 
@@ -87,7 +88,9 @@ base::Result<std::unique_ptr<Qwen35MoeBackend>> Qwen35MoeBackend::Load(
     }
     backend->backends_.emplace_back(opened);
   }
-  auto weights = Weights::Load(file, backend->hparams_, primary, cpu, log, control);
+  auto weights =
+      Weights::Load(file, backend->hparams_, primary, cpu,
+                    {.repack = options.repack, .num_threads = options.num_threads}, log, control);
   if (!weights) return base::Forward(weights);
   backend->weights_ = *std::move(weights);
   backend->experts_ = std::make_unique<ExpertNodes>(hparams->num_layers);

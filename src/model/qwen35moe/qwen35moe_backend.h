@@ -36,6 +36,7 @@ struct BackendOptions {
   std::uint32_t max_batch_rows = 512;
   std::size_t num_threads = 1;
   ggml_type cache_type = GGML_TYPE_F16;  // of keys and values: F16 or F32
+  Repack repack = Repack::kAuto;         // of the dense matrices that the CPU computes with
 };
 
 class Qwen35MoeBackend final : public PlacedBackend {
@@ -73,6 +74,8 @@ class Qwen35MoeBackend final : public PlacedBackend {
 
   // Bytes on the primary: dense weights (none when they are used in the mapping) and state.
   base::Bytes dense_bytes() const { return weights_->primary_bytes(); }
+  // Memory of dense weights that were repacked for the CPU.
+  base::Bytes packed_bytes() const { return weights_->packed_bytes(); }
   base::Bytes state_bytes() const { return State::RequiredBytes(hparams_, state_->size()); }
   // Compute buffers of the graphs that are kept now.
   base::Bytes graph_bytes() const;

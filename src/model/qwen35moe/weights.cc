@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "gg/host_memory.h"
 
 namespace model::qwen35moe {
 namespace {
@@ -144,8 +145,19 @@ class WeightLoader {
     return tensor;
   }
 
+  // A matrix that is packed when it stays with the CPU.
+  ggml_tensor* RequiredMatrix(const std::string& name) {
+    ggml_tensor* tensor = Required(name, Use::kMatrix);
+    // Tensors that are to be uploaded have no buffer yet.
+    if (tensor != nullptr && tensor->buffer != nullptr) {
+      const gg::GgufTensor* source = w_.file_->FindTensor(name);
+      if (PackedLinears::Supports(*source)) to_pack_.push_back({tensor, source});
+    }
+    return tensor;
+  }
+
   Linear RequiredLinear(const std::string& stem, bool with_bias = false) {
-    return Linear{.weight = Required(stem + ".weight", Use::kMatrix),
+    return Linear{.weight = RequiredMatrix(stem + ".weight"),
                   .scale = Optional(stem + ".scale", Use::kVector),
                   .bias = with_bias ? Optional(stem + ".bias", Use::kVector) : nullptr};
   }
@@ -184,7 +196,7 @@ class WeightLoader {
     w_.token_embedding_ = Map(mapped_context_.get(), *embedding);
     w_.output_norm_ = Required("output_norm.weight", Use::kVector);
     const bool tied = w_.file_->FindTensor("output.weight") == nullptr;
-    w_.output_.weight = Required(tied ? "token_embd.weight" : "output.weight", Use::kMatrix);
+    w_.output_.weight = RequiredMatrix(tied ? "token_embd.weight" : "output.weight");
     w_.output_.scale = tied ? nullptr : Optional("output.scale", Use::kVector);
 
     for (std::uint32_t i = 0; i < hparams.num_layers; ++i) {
@@ -224,6 +236,29 @@ class WeightLoader {
     w_.contexts_.push_back(std::move(primary_context_));
     w_.contexts_.push_back(std::move(converted_context_));
     return {};
+  }
+
+  void Pack(const WeightOptions& options) {
+    if (options.repack == Repack::kOff || to_pack_.empty()) return;
+    PackedLinears packed(*w_.file_);
+    std::unordered_map<const ggml_tensor*, const PackedLinear*> packed_of;
+    for (const Pending& pending : to_pack_) {
+      packed_of.emplace(pending.tensor, packed.Add(*pending.source));
+    }
+    // Half of the memory is room for experts, caches and buffers.
+    const std::optional<base::Bytes> available = gg::AvailableHostMemory();
+    if (available && packed.bytes() > base::Bytes(available->count() / 2)) {
+      w_.log_.Warning("the dense part is not repacked: {} of {} free memory is too much",
+                      base::FormatBytes(packed.bytes()), base::FormatBytes(*available));
+      return;
+    }
+    if (auto done = packed.Pack(options.num_threads); !done) {
+      w_.log_.Warning("{}", done.error().message);
+      return;
+    }
+    w_.log_.Debug("repacked {} of the dense part", base::FormatBytes(packed.bytes()));
+    w_.packed_ = std::move(packed);
+    w_.packed_of_ = std::move(packed_of);
   }
 
  private:
@@ -313,14 +348,14 @@ class WeightLoader {
   ggml_context_ptr converted_context_;  // vectors that the CPU keeps as F32
   std::vector<Pending> uploads_;
   std::vector<Pending> converted_;
+  std::vector<Pending> to_pack_;
   std::string missing_;
 };
 
-base::Result<std::unique_ptr<Weights>> Weights::Load(const gg::GgufFile& file,
-                                                     const Hparams& hparams,
-                                                     ggml_backend_dev_t primary,
-                                                     ggml_backend_dev_t cpu, const base::Log& log,
-                                                     const LoadControl& control) {
+base::Result<std::unique_ptr<Weights>> Weights::Load(
+    const gg::GgufFile& file, const Hparams& hparams, ggml_backend_dev_t primary,
+    ggml_backend_dev_t cpu, const WeightOptions& options, const base::Log& log,
+    const LoadControl& control) {
   std::unique_ptr<Weights> weights(new Weights());
   weights->file_ = &file;
   weights->primary_ = primary;
@@ -329,6 +364,7 @@ base::Result<std::unique_ptr<Weights>> Weights::Load(const gg::GgufFile& file,
   WeightLoader loader(weights.get(), control);
   if (auto mapped = loader.MapShards(); !mapped) return base::Forward(mapped);
   if (auto loaded = loader.LoadDense(hparams); !loaded) return base::Forward(loaded);
+  loader.Pack(options);
   weights->expert_storage_.resize(weights->layers_.size());
   return weights;
 }

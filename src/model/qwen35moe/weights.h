@@ -1,8 +1,9 @@
 // The dense part's weights (and the stacks of layers whose experts stay on the primary).
 //
-// With the CPU as primary every weight is used where the file is mapped. With a device as primary
-// weights are uploaded; what the device refuses (ggml_backend_dev_supports_op, or a tensor beyond
-// its largest buffer) stays in the mapping and its operation runs on the CPU. The token embedding
+// With the CPU as primary weights are used where the file is mapped, or repacked (packed_linear.h)
+// when they are matrices of a quantised type. With a device as primary weights are uploaded; what
+// the device refuses (ggml_backend_dev_supports_op, or a tensor beyond its largest buffer) stays
+// with the CPU in the same way, and so does its operation. The token embedding
 // always stays in the mapping: a step reads a few rows of it. Vectors (norms, biases, scales) of
 // another type than F32 are converted. Immutable after loading; any thread.
 #pragma once
@@ -14,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/log.h"
@@ -21,6 +23,7 @@
 #include "gg/gguf_file.h"
 #include "model/placed_backend.h"
 #include "model/qwen35moe/hparams.h"
+#include "model/qwen35moe/packed_linear.h"
 #include "moe/target/ids.h"
 
 namespace model::qwen35moe {
@@ -69,16 +72,20 @@ struct LayerWeights {
   std::optional<ExpertWeights> experts;
 };
 
+struct WeightOptions {
+  Repack repack = Repack::kAuto;
+  std::size_t num_threads = 1;  // for repacking
+};
+
 class Weights {
  public:
   // `primary` may be `cpu`. The file must outlive the weights and have passed the directory check.
   // Errors: kCorruptModel naming a missing tensor; kCapacity when the primary has no room;
   // kCancelled.
-  static base::Result<std::unique_ptr<Weights>> Load(const gg::GgufFile& file,
-                                                     const Hparams& hparams,
-                                                     ggml_backend_dev_t primary,
-                                                     ggml_backend_dev_t cpu, const base::Log& log,
-                                                     const LoadControl& control);
+  static base::Result<std::unique_ptr<Weights>> Load(
+      const gg::GgufFile& file, const Hparams& hparams, ggml_backend_dev_t primary,
+      ggml_backend_dev_t cpu, const WeightOptions& options, const base::Log& log,
+      const LoadControl& control);
   // Uploads the whole stacks of `layer`, so that it stays in the primary's graph. False, with
   // nothing changed but one log line, when the primary refuses a stack or has no room. With the CPU
   // as primary the stacks are used in place.
@@ -89,8 +96,15 @@ class Weights {
   ggml_tensor* token_embedding() const { return token_embedding_; }  // [n_vocab, n_embd]
   ggml_tensor* output_norm() const { return output_norm_; }          // [n_embd]
   const Linear& output() const { return output_; }                   // [n_vocab, n_embd]
+  // The repacked form of a matrix of the dense part; nullptr when `linear.weight` itself is used.
+  const PackedLinear* packed(const Linear& linear) const {
+    const auto found = packed_of_.find(linear.weight);
+    return found == packed_of_.end() ? nullptr : found->second;
+  }
   // Bytes the dense part takes on the primary (0 for the CPU: they are the mapping's).
   base::Bytes primary_bytes() const { return primary_bytes_; }
+  // Memory of the repacked matrices.
+  base::Bytes packed_bytes() const { return packed_ ? packed_->bytes() : base::Bytes(); }
 
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;
@@ -118,6 +132,8 @@ class Weights {
   ggml_tensor* output_norm_ = nullptr;
   Linear output_;
   base::Bytes primary_bytes_;
+  std::optional<PackedLinears> packed_;
+  std::unordered_map<const ggml_tensor*, const PackedLinear*> packed_of_;  // into packed_
 };
 
 }  // namespace model::qwen35moe
