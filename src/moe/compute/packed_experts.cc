@@ -1,0 +1,209 @@
+#include "moe/compute/packed_experts.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace moe {
+namespace {
+
+constexpr std::size_t kHugePage = 2 * 1024 * 1024;
+
+// Where the rows of a projection lie in the file: gate and up may share a tensor.
+struct Source {
+  const ExpertMatrix* matrix;
+  std::size_t first_row;
+  std::size_t num_rows;
+
+  const std::byte* rows(ExpertId expert) const {
+    return matrix->expert(expert) + first_row * matrix->row_bytes;
+  }
+};
+
+struct Sources {
+  explicit Sources(const LayerWeights& layer)
+      : gate{&layer.gate, 0, layer.n_ff()},
+        up{layer.up ? &*layer.up : &layer.gate, layer.up ? 0 : layer.n_ff(), layer.n_ff()},
+        down{&layer.down, 0, layer.n_embd()} {}
+
+  Source gate, up, down;
+};
+
+std::size_t UnitBytes(const LayerWeights& layer) {
+  return layer.gate.expert_bytes + (layer.up ? layer.up->expert_bytes : 0) +
+         layer.down.expert_bytes;
+}
+
+// Nullopt when one of the projections has no packed kernel.
+std::optional<PackedExperts::Layer> LayOutRun(const LayerWeights& layer) {
+  std::size_t bytes = 0;
+  const auto append = [&bytes](const Source& source) {
+    std::optional<PackedExperts::Matrix> matrix;
+    auto kernel = kernels::MatrixKernel::Make(source.matrix->type, source.matrix->row_width);
+    if (!kernel) return matrix;
+    matrix = PackedExperts::Matrix{*kernel, source.num_rows, bytes};
+    bytes += kernel->PackedBytes(source.num_rows);
+    return matrix;
+  };
+  const Sources sources(layer);
+  const auto gate = append(sources.gate);
+  const auto up = append(sources.up);
+  const auto down = append(sources.down);
+  if (!gate || !up || !down) return std::nullopt;
+  return PackedExperts::Layer{*gate, *up, *down, bytes, {}};
+}
+
+// Packs experts in the file's order, each by whichever thread is free.
+class Packing {
+ public:
+  Packing(const PackRequest& request, std::span<const std::optional<PackedExperts::Layer>> layers)
+      : request_(request), layers_(layers), left_(layers.size()) {
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      if (!layers[l]) continue;
+      for (std::size_t e = 0; e < request.weights->num_experts; ++e) {
+        if (layers[l]->runs[e] == nullptr) continue;
+        units_.push_back({LayerId(l), ExpertId(e)});
+        ++left_[l];
+        total_ += base::Bytes(UnitBytes(request.weights->layers[l]));
+      }
+    }
+  }
+
+  base::Result<void> Run() {
+    std::vector<std::jthread> threads;
+    const std::size_t count = std::min(request_.num_threads, units_.size());
+    try {
+      for (std::size_t t = 1; t < count; ++t) threads.emplace_back([this] { PackUnits(false); });
+    } catch (const std::system_error&) {  // those that started, and this one, do the work
+    }
+    PackUnits(true);
+    threads.clear();
+    if (request_.stop.stop_requested()) {
+      return base::Fail(base::ErrorKind::kCancelled, "packing experts was interrupted");
+    }
+    if (request_.progress && !units_.empty()) request_.progress(total_, total_);
+    return {};
+  }
+
+ private:
+  struct Unit {
+    LayerId layer;
+    ExpertId expert;
+  };
+
+  void PackUnits(bool reports) {
+    while (!request_.stop.stop_requested()) {
+      const std::size_t at = next_.fetch_add(1, std::memory_order_relaxed);
+      if (at >= units_.size()) return;
+      PackUnit(units_[at]);
+      if (reports && request_.progress) {
+        request_.progress(base::Bytes(done_.load(std::memory_order_relaxed)), total_);
+      }
+    }
+  }
+
+  void PackUnit(const Unit& unit) {
+    const PackedExperts::Layer& layer = *layers_[unit.layer.index()];
+    const LayerWeights& weights = request_.weights->layers[unit.layer.index()];
+    // Our own memory, const to everybody else.
+    auto* run = const_cast<std::byte*>(layer.runs[unit.expert.index()]);
+    const auto pack = [&](const Source& source, const PackedExperts::Matrix& matrix) {
+      matrix.kernel.Pack(source.rows(unit.expert), source.num_rows, 0,
+                         kernels::MatrixKernel::NumStrips(source.num_rows), run + matrix.offset);
+    };
+    const Sources sources(weights);
+    pack(sources.gate, layer.gate);
+    pack(sources.up, layer.up);
+    pack(sources.down, layer.down);
+    done_.fetch_add(UnitBytes(weights), std::memory_order_relaxed);
+    if (request_.release) request_.release(unit.layer, unit.expert.index(), 1);
+    if (left_[unit.layer.index()].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      ReleaseRuns(unit.layer, layer);
+    }
+  }
+
+  // Pages that neighbours share.
+  void ReleaseRuns(LayerId id, const PackedExperts::Layer& layer) const {
+    if (!request_.release) return;
+    for (std::size_t first = 0; first < layer.runs.size(); ++first) {
+      std::size_t end = first;
+      while (end < layer.runs.size() && layer.runs[end] != nullptr) ++end;
+      if (end - first > 1) request_.release(id, first, end - first);
+      first = end;
+    }
+  }
+
+  const PackRequest& request_;
+  std::span<const std::optional<PackedExperts::Layer>> layers_;
+  std::vector<Unit> units_;
+  std::vector<std::atomic<std::size_t>> left_;  // [num_layers] units to pack
+  base::Bytes total_;
+  std::atomic<std::size_t> next_ = 0;
+  std::atomic<std::uint64_t> done_ = 0;
+};
+
+}  // namespace
+
+void PackedExperts::Unmap::operator()(std::byte* data) const { ::munmap(data, size); }
+
+std::optional<base::Bytes> PackedExperts::RunBytes(const LayerWeights& layer) {
+  const auto packed = LayOutRun(layer);
+  if (!packed) return std::nullopt;
+  return base::Bytes(packed->run_bytes);
+}
+
+base::Result<void> PackedExperts::LayOut(const PackRequest& request) {
+  const std::size_t num_experts = request.weights->num_experts;
+  layers_.resize(request.weights->layers.size());
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    const LayerWeights& weights = request.weights->layers[l];
+    if (auto ok = CheckLayerWeights(weights, num_experts); !ok) return ok;
+    const auto owned = request.owned.subspan(l * num_experts, num_experts);
+    const auto count = static_cast<std::size_t>(std::ranges::count(owned, 1));
+    if (count == 0) continue;
+    layers_[l] = LayOutRun(weights);
+    if (layers_[l]) bytes_ += base::Bytes(layers_[l]->run_bytes) * count;
+  }
+  return {};
+}
+
+base::Result<void> PackedExperts::Allocate(const PackRequest& request) {
+  if (bytes_ == base::Bytes()) return {};
+  // Room to start at a huge page; what is never touched is never there.
+  const std::size_t size = bytes_.count() + kHugePage;
+  void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) {
+    return base::Fail(base::ErrorKind::kCapacity,
+                      "no memory for packed experts ({}): use --repack off",
+                      base::FormatBytes(bytes_));
+  }
+  memory_ = {static_cast<std::byte*>(data), Unmap{size}};
+  ::madvise(data, size, MADV_HUGEPAGE);
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  const std::byte* next = memory_.get() + (kHugePage - address % kHugePage) % kHugePage;
+  const std::size_t num_experts = request.weights->num_experts;
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    if (!layers_[l]) continue;
+    layers_[l]->runs.assign(num_experts, nullptr);
+    for (std::size_t e = 0; e < num_experts; ++e) {
+      if (request.owned[l * num_experts + e] == 0) continue;
+      layers_[l]->runs[e] = next;
+      next += layers_[l]->run_bytes;
+    }
+  }
+  return {};
+}
+
+base::Result<std::shared_ptr<const PackedExperts>> PackedExperts::Make(const PackRequest& request) {
+  std::shared_ptr<PackedExperts> packed(new PackedExperts);
+  if (auto laid_out = packed->LayOut(request); !laid_out) return base::Forward(laid_out);
+  if (auto allocated = packed->Allocate(request); !allocated) return base::Forward(allocated);
+  if (auto done = Packing(request, packed->layers_).Run(); !done) return base::Forward(done);
+  return packed;
+}
+
+}  // namespace moe

@@ -1,0 +1,86 @@
+// PackedExperts: a CPU's experts in the layout of kernels::MatrixKernel, copied at load.
+//
+// Each owned expert of a packed layer is one contiguous run: strips of gate, of up, of down. A
+// layer is packed when its three projections have packed kernels; other layers stay in the file's
+// layout. The file's pages are given back while packing, so that memory holds about one copy of the
+// experts all the time. The memory is anonymous and asks for huge pages. Immutable once made; any
+// thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/result.h"
+#include "kernels/matrix_kernel.h"
+#include "moe/compute/expert_weights.h"
+#include "moe/target/ids.h"
+
+namespace moe {
+
+struct PackRequest {
+  const ExpertWeights* weights = nullptr;
+  std::span<const std::uint8_t> owned;  // [num_layers, num_experts]: 1 for what to pack
+  std::size_t num_threads = 1;          // the caller's is one of them
+  // The weights of experts [first, first + count) of a layer are read no more. Called by any of the
+  // threads, several at once, for single experts as they are done and again for each run of
+  // neighbours when their layer is. May be empty.
+  std::function<void(LayerId layer, std::size_t first, std::size_t count)> release;
+  // Bytes of the file's layout that are packed, of all; by the caller's thread. May be empty.
+  std::function<void(base::Bytes done, base::Bytes total)> progress;
+  std::stop_token stop;
+};
+
+class PackedExperts {
+ public:
+  // One projection of a layer; fused gate_up is two.
+  struct Matrix {
+    kernels::MatrixKernel kernel;
+    std::size_t num_rows = 0;
+    std::size_t offset = 0;  // of its strips in an expert's run
+  };
+
+  struct Layer {
+    Matrix gate;
+    Matrix up;
+    Matrix down;
+    std::size_t run_bytes = 0;
+    std::vector<const std::byte*> runs;  // [num_experts], nullptr for experts that are not packed
+  };
+
+  // Bytes of one expert's run; nullopt for a layer that cannot be packed.
+  static std::optional<base::Bytes> RunBytes(const LayerWeights& layer);
+
+  // Errors: kCapacity when there is no memory for the copy; kCancelled; kCorruptModel naming the
+  // tensor that does not fit its layer.
+  static base::Result<std::shared_ptr<const PackedExperts>> Make(const PackRequest& request);
+
+  // nullptr when the layer stays in the file's layout.
+  const Layer* layer(LayerId id) const {
+    return layers_[id.index()] ? &*layers_[id.index()] : nullptr;
+  }
+  base::Bytes bytes() const { return bytes_; }
+
+ private:
+  struct Unmap {
+    std::size_t size;
+    void operator()(std::byte* data) const;
+  };
+
+  PackedExperts() = default;
+  // Layouts of layers, without memory yet. Experts' runs are counted in bytes_.
+  base::Result<void> LayOut(const PackRequest& request);
+  base::Result<void> Allocate(const PackRequest& request);
+
+  std::unique_ptr<std::byte, Unmap> memory_;
+  std::vector<std::optional<Layer>> layers_;
+  base::Bytes bytes_;
+};
+
+}  // namespace moe
