@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "base/check.h"
 #include "moe/compute/swiglu.h"
 
 namespace moe {
@@ -13,14 +14,25 @@ namespace {
 
 // Up to this many pairs every thread takes its part of every expert.
 constexpr std::size_t kFewPairs = 64;
-// A cache line of outputs: threads do not share one.
+// A cache line of outputs, which threads do not share; a strip of packed rows.
 constexpr std::size_t kLineRows = 16;
-// Weights of one part that a thread takes when there are many pairs.
+static_assert(kLineRows == kernels::kStripRows);
+
+// Mapped rows. Weights of one part that a thread takes when there are many pairs.
 constexpr std::size_t kPartBytes = 96 * 1024;
 // Weights that stay in the first cache level while a tile of vectors passes.
 constexpr std::size_t kBlockBytes = 16 * 1024;
 constexpr std::size_t kBlockRows = 64;
 constexpr std::size_t kVectorTile = 32;
+
+// Packed rows. Parts that each thread gets on average when there are many pairs.
+constexpr std::size_t kPartsPerThread = 8;
+// Vectors whose panels stay in the second cache level while weights pass.
+constexpr std::size_t kPanelVectors = 96;
+
+// Outputs of `up` that wait for their SwiGLU.
+constexpr std::size_t kTileOutputs = kPanelVectors * 128;
+static_assert(kTileOutputs >= kVectorTile * kBlockRows);
 
 // One vector passes each row once: long runs of the file in a row are best then.
 std::size_t BlockRows(std::size_t row_bytes, std::size_t num_vectors) {
@@ -35,48 +47,45 @@ std::size_t RoundUp(std::size_t value, std::size_t unit) {
 // Converted vectors start at a cache line each, so that threads do not share one.
 std::size_t Stride(std::size_t bytes) { return RoundUp(bytes, AlignedBuffer::kAlignment); }
 
-void Scale(float scale, float* values, std::size_t n) {
-  if (scale == 1.0f) return;
-  for (std::size_t i = 0; i < n; ++i) values[i] *= scale;
-}
-
 }  // namespace
 
-const std::byte* HostCompute::Layer::GateRows(ExpertId expert) const {
-  return weights->gate.expert(expert);
-}
-
-const std::byte* HostCompute::Layer::UpRows(ExpertId expert) const {
-  if (weights->up) return weights->up->expert(expert);
-  return weights->gate.expert(expert) + weights->n_ff() * weights->gate.row_bytes;
-}
-
 base::Result<HostCompute::Layer> HostCompute::MakeLayer(const HostComputeOptions& options,
-                                                        const LayerWeights& weights) {
+                                                        LayerId id) {
+  const LayerWeights& weights = options.weights->layers[id.index()];
   if (auto ok = CheckLayerWeights(weights, options.weights->num_experts); !ok) {
     return base::Forward(ok);
   }
-  const auto kernel = [&](const ExpertMatrix& matrix) {
-    return RowKernel::Make(options.traits, matrix.type, matrix.row_width, matrix.tensor);
-  };
-  auto gate = kernel(weights.gate);
+  const ExpertMatrix& up_weights = weights.up ? *weights.up : weights.gate;
+  if (const auto* packed = options.packed ? options.packed->layer(id) : nullptr) {
+    const Projection gate = Projection::Packed(*packed, packed->gate, weights.gate);
+    const Projection up = Projection::Packed(*packed, packed->up, up_weights);
+    return Layer{.gate = gate,
+                 .up = up,
+                 .down = Projection::Packed(*packed, packed->down, weights.down),
+                 .n_embd = weights.n_embd(),
+                 .n_ff = weights.n_ff(),
+                 .shared_vectors = gate.SameVectors(up),
+                 .packed = packed};
+  }
+  auto gate = Projection::Mapped(options.traits, weights.gate, 0);
   if (!gate) return base::Forward(gate);
-  auto up = weights.up ? kernel(*weights.up) : gate;
+  auto up = Projection::Mapped(options.traits, up_weights, weights.up ? 0 : weights.n_ff());
   if (!up) return base::Forward(up);
-  auto down = kernel(weights.down);
+  auto down = Projection::Mapped(options.traits, weights.down, 0);
   if (!down) return base::Forward(down);
   return Layer{.gate = *gate,
                .up = *up,
                .down = *down,
-               .weights = &weights,
+               .n_embd = weights.n_embd(),
+               .n_ff = weights.n_ff(),
                .shared_vectors = gate->SameVectors(*up)};
 }
 
 base::Result<std::unique_ptr<HostCompute>> HostCompute::Make(HostComputeOptions options) {
   std::vector<Layer> layers;
   layers.reserve(options.weights->layers.size());
-  for (const LayerWeights& weights : options.weights->layers) {
-    auto layer = MakeLayer(options, weights);
+  for (std::size_t l = 0; l < options.weights->layers.size(); ++l) {
+    auto layer = MakeLayer(options, LayerId(l));
     if (!layer) return base::Forward(layer);
     layers.push_back(*layer);
   }
@@ -96,6 +105,7 @@ void HostCompute::SetRuntime(std::shared_ptr<const ExpertSplitRuntime> runtime) 
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     for (const ExpertId expert : options_.runtime->experts(LayerId(l), options_.target)) {
       owned_[l * num_experts + expert.index()] = 1;
+      ES_CHECK(layers_[l].packed == nullptr || layers_[l].packed->runs[expert.index()] != nullptr);
     }
   }
 }
@@ -106,8 +116,8 @@ base::Bytes HostCompute::ScratchBytes(std::size_t num_rows, std::size_t num_used
   for (const Layer& layer : layers_) {
     const std::size_t row = Stride(layer.gate.vector_bytes()) +
                             (layer.shared_vectors ? 0 : Stride(layer.up.vector_bytes()));
-    const std::size_t n_ff = layer.weights->n_ff();
-    const std::size_t pair = (RoundUp(n_ff, kLineRows) + layer.weights->n_embd()) * sizeof(float) +
+    const std::size_t n_ff = layer.n_ff;
+    const std::size_t pair = (RoundUp(n_ff, kLineRows) + layer.n_embd) * sizeof(float) +
                              Stride(layer.down.vector_bytes()) +
                              n_ff / layer.down.granule() * sizeof(std::uint32_t);
     most = std::max(most, base::Bytes(row) * num_rows + base::Bytes(pair) * pairs);
@@ -117,7 +127,7 @@ base::Bytes HostCompute::ScratchBytes(std::size_t num_rows, std::size_t num_used
 
 base::Result<void> HostCompute::Begin(const ExpertBatch& batch) {
   if (batch.layer.index() >= layers_.size() ||
-      layers_[batch.layer.index()].weights->n_embd() != batch.n_embd) {
+      layers_[batch.layer.index()].n_embd != batch.n_embd) {
     return base::Fail(base::ErrorKind::kInternal,
                       "{}: a batch for layer {} with rows of {} elements does not fit the model",
                       options_.name, batch.layer.index(), batch.n_embd);
@@ -126,7 +136,7 @@ base::Result<void> HostCompute::Begin(const ExpertBatch& batch) {
   const Layer& layer = this->layer();
   const std::size_t rows = batch.num_rows;
   const std::size_t pairs = rows * batch.num_used;
-  const std::size_t n_ff = layer.weights->n_ff();
+  const std::size_t n_ff = layer.n_ff;
   bool grown = gate_rows_.Grow(rows * Stride(layer.gate.vector_bytes())) &&
                (layer.shared_vectors || up_rows_.Grow(rows * Stride(layer.up.vector_bytes()))) &&
                hidden_.Grow(pairs * Stride(n_ff * sizeof(float))) &&
@@ -135,6 +145,7 @@ base::Result<void> HostCompute::Begin(const ExpertBatch& batch) {
                completed_.Grow(pairs * (n_ff / layer.down.granule()) * sizeof(std::uint32_t));
   try {
     groups_.Reserve(pairs, options_.weights->num_experts);
+    part_ends_.reserve(std::min(pairs, options_.weights->num_experts));
     part_pairs_.resize(pairs);
     gate_vectors_.reserve(pairs);
     up_vectors_.reserve(pairs);
@@ -163,18 +174,18 @@ bool HostCompute::OwnsAny(std::size_t row) const {
 void HostCompute::ConvertRow(std::size_t row) {
   const Layer& layer = this->layer();
   const float* in = batch_.rows + row * batch_.n_embd;
-  layer.gate.Convert(in, gate_rows_.bytes() + row * Stride(layer.gate.vector_bytes()),
-                     batch_.n_embd);
+  layer.gate.Convert(in, 0, batch_.n_embd,
+                     gate_rows_.bytes() + row * Stride(layer.gate.vector_bytes()));
   if (layer.shared_vectors) return;
-  layer.up.Convert(in, up_rows_.bytes() + row * Stride(layer.up.vector_bytes()), batch_.n_embd);
+  layer.up.Convert(in, 0, batch_.n_embd, up_rows_.bytes() + row * Stride(layer.up.vector_bytes()));
 }
 
-void HostCompute::GroupPairs() {
+void HostCompute::GroupPairs(std::size_t num_threads) {
   const Layer& layer = this->layer();
   const std::size_t num_experts = options_.weights->num_experts;
   groups_.Build(batch_, {owned_.data() + batch_.layer.index() * num_experts, num_experts});
   const std::size_t num_owned = groups_.pairs().size();
-  const std::size_t hidden_stride = Stride(layer.weights->n_ff() * sizeof(float));
+  const std::size_t hidden_stride = Stride(layer.n_ff * sizeof(float));
   std::fill(part_pairs_.begin(), part_pairs_.end(), nullptr);
   gate_vectors_.resize(num_owned);
   up_vectors_.resize(num_owned);
@@ -194,7 +205,19 @@ void HostCompute::GroupPairs() {
   }
   if (num_owned != 0) {
     std::memset(completed_.bytes(), 0,
-                num_owned * (layer.weights->n_ff() / layer.down.granule()) * sizeof(std::uint32_t));
+                num_owned * (layer.n_ff / layer.down.granule()) * sizeof(std::uint32_t));
+  }
+  part_ends_.clear();
+  std::size_t num_parts = 0;
+  for (const PairGroup& group : groups_.groups()) {
+    num_parts += NumParts(group, num_threads);
+    part_ends_.push_back(num_parts);
+  }
+  if (layer.packed != nullptr && panels_.size() < num_threads) {
+    try {
+      panels_.resize(num_threads);
+    } catch (const std::bad_alloc&) {  // threads without panels take vector by vector
+    }
   }
   next_expand_.store(0, std::memory_order_relaxed);
   next_reduce_.store(0, std::memory_order_relaxed);
@@ -202,90 +225,132 @@ void HostCompute::GroupPairs() {
 }
 
 void HostCompute::Prepare(TeamThread thread) {
-  if (thread.index == 0) GroupPairs();
+  if (thread.index == 0) GroupPairs(thread.count);
   const std::size_t end = batch_.num_rows * (thread.index + 1) / thread.count;
   for (std::size_t row = batch_.num_rows * thread.index / thread.count; row < end; ++row) {
     if (OwnsAny(row)) ConvertRow(row);
   }
 }
 
+std::size_t HostCompute::NumParts(const PairGroup& group, std::size_t num_threads) const {
+  const Layer& layer = this->layer();
+  const std::size_t lines = (layer.n_ff + kLineRows - 1) / kLineRows;
+  if (layer.packed != nullptr) {
+    return std::clamp<std::size_t>(
+        group.size() * kPartsPerThread * num_threads / groups_.pairs().size(), 1, lines);
+  }
+  const std::size_t bytes = layer.n_ff * (layer.gate.row_bytes() + layer.up.row_bytes());
+  return std::clamp<std::size_t>((bytes + kPartBytes - 1) / kPartBytes, 1, lines);
+}
+
 template <class Compute>
-void HostCompute::Share(TeamThread thread, std::size_t num_rows, std::size_t row_bytes,
-                        std::atomic<std::size_t>& next, const Compute& compute) {
+void HostCompute::Share(TeamThread thread, std::size_t num_rows, std::atomic<std::size_t>& next,
+                        const Compute& compute) {
   const auto groups = groups_.groups();
+  const std::size_t lines = (num_rows + kLineRows - 1) / kLineRows;
+  const auto compute_part = [&](const PairGroup& group, std::size_t part, std::size_t num_parts) {
+    const std::size_t first = lines * part / num_parts * kLineRows;
+    const std::size_t end = std::min(num_rows, lines * (part + 1) / num_parts * kLineRows);
+    if (first < end) compute(group, first, end);
+  };
   if (groups_.pairs().size() <= kFewPairs) {
-    const std::size_t lines = (num_rows + kLineRows - 1) / kLineRows;
-    const std::size_t first = lines * thread.index / thread.count * kLineRows;
-    const std::size_t end =
-        std::min(num_rows, lines * (thread.index + 1) / thread.count * kLineRows);
-    if (first >= end) return;
-    for (const PairGroup& group : groups) compute(group, first, end);
+    for (const PairGroup& group : groups) compute_part(group, thread.index, thread.count);
     return;
   }
-  const std::size_t part_rows =
-      RoundUp(std::max<std::size_t>(kPartBytes / row_bytes, 1), kLineRows);
-  const std::size_t parts = (num_rows + part_rows - 1) / part_rows;
   for (;;) {
     const std::size_t part = next.fetch_add(1, std::memory_order_relaxed);
-    if (part >= groups.size() * parts) return;
-    const std::size_t first = part % parts * part_rows;
-    compute(groups[part / parts], first, std::min(num_rows, first + part_rows));
+    if (part >= part_ends_.back()) return;
+    const auto end = std::ranges::upper_bound(part_ends_, part);
+    const std::size_t begin = end == part_ends_.begin() ? 0 : *(end - 1);
+    compute_part(groups[static_cast<std::size_t>(end - part_ends_.begin())], part - begin,
+                 *end - begin);
   }
+}
+
+HostCompute::Panels* HostCompute::PanelsOf(TeamThread thread) {
+  return thread.index < panels_.size() ? &panels_[thread.index] : nullptr;
+}
+
+const std::byte* HostCompute::BuildPanels(const Projection& projection,
+                                          std::span<const std::byte* const> vectors,
+                                          AlignedBuffer& buffer) {
+  if (vectors.size() == 1 || !buffer.Grow(vectors.size() * projection.vector_bytes())) {
+    return nullptr;
+  }
+  projection.BuildPanels(vectors.data(), vectors.size(), buffer.bytes());
+  return buffer.bytes();
 }
 
 void HostCompute::Expand(TeamThread thread) {
-  const LayerWeights& weights = *layer().weights;
-  Share(thread, weights.n_ff(), weights.gate.row_bytes + layer().up_row_bytes(), next_expand_,
-        [this](const PairGroup& group, std::size_t first, std::size_t end) {
-          ExpandRows(group, first, end);
+  Share(thread, layer().n_ff, next_expand_,
+        [this, panels = PanelsOf(thread)](const PairGroup& group, std::size_t first,
+                                          std::size_t end) {
+          ExpandRows(panels, group, first, end);
         });
 }
 
-void HostCompute::ExpandRows(const PairGroup& group, std::size_t first, std::size_t end) {
-  const std::size_t block =
-      BlockRows(std::max(layer().weights->gate.row_bytes, layer().up_row_bytes()), group.size());
-  for (std::size_t row = first; row < end; row += block) {
-    const std::size_t num_rows = std::min(block, end - row);
-    for (std::size_t pair = group.begin; pair < group.end; pair += kVectorTile) {
-      ExpandTile(group, pair, std::min(kVectorTile, group.end - pair), row, num_rows);
+void HostCompute::ExpandRows(Panels* panels, const PairGroup& group, std::size_t first,
+                             std::size_t end) {
+  const Layer& layer = this->layer();
+  if (layer.packed == nullptr) {
+    const std::size_t block =
+        BlockRows(std::max(layer.gate.row_bytes(), layer.up.row_bytes()), group.size());
+    for (std::size_t row = first; row < end; row += block) {
+      for (std::size_t pair = group.begin; pair < group.end; pair += kVectorTile) {
+        ExpandTile(group.expert, pair, std::min(kVectorTile, group.end - pair), row,
+                   std::min(block, end - row), nullptr, nullptr);
+      }
+    }
+  } else {
+    for (std::size_t pair = group.begin; pair < group.end; pair += kPanelVectors) {
+      const std::size_t num_pairs = std::min(kPanelVectors, group.end - pair);
+      const std::byte* gate = nullptr;
+      const std::byte* up = nullptr;
+      if (panels != nullptr) {
+        gate = BuildPanels(layer.gate, {gate_vectors_.data() + pair, num_pairs}, panels->first);
+        up = layer.shared_vectors
+                 ? gate
+                 : BuildPanels(layer.up, {up_vectors_.data() + pair, num_pairs}, panels->second);
+      }
+      const std::size_t block = kTileOutputs / num_pairs / kLineRows * kLineRows;
+      for (std::size_t row = first; row < end; row += block) {
+        ExpandTile(group.expert, pair, num_pairs, row, std::min(block, end - row), gate, up);
+      }
     }
   }
   for (std::size_t pair = group.begin; pair < group.end; ++pair) CompleteHidden(pair, first, end);
 }
 
-void HostCompute::ExpandTile(const PairGroup& group, std::size_t pair, std::size_t num_pairs,
-                             std::size_t first, std::size_t num_rows) {
+void HostCompute::ExpandTile(ExpertId expert, std::size_t pair, std::size_t num_pairs,
+                             std::size_t first, std::size_t num_rows, const std::byte* gate_panels,
+                             const std::byte* up_panels) {
   const Layer& layer = this->layer();
-  const LayerWeights& weights = *layer.weights;
-  float gate[kVectorTile * kBlockRows];
-  float up[kVectorTile * kBlockRows];
-  layer.gate.Multiply(layer.GateRows(group.expert) + first * weights.gate.row_bytes, num_rows,
-                      gate_vectors_.data() + pair, num_pairs, gate, num_rows);
-  layer.up.Multiply(layer.UpRows(group.expert) + first * layer.up_row_bytes(), num_rows,
-                    up_vectors_.data() + pair, num_pairs, up, num_rows);
-  Scale(weights.gate.scale(group.expert), gate, num_pairs * num_rows);
-  Scale((weights.up ? *weights.up : weights.gate).scale(group.expert), up, num_pairs * num_rows);
-  const std::size_t stride = Stride(weights.n_ff() * sizeof(float)) / sizeof(float);
+  const std::size_t stride = Stride(layer.n_ff * sizeof(float)) / sizeof(float);
+  float* hidden = hidden_.floats() + pair * stride + first;
+  float up[kTileOutputs];
+  layer.gate.Multiply(expert, first, num_rows, gate_vectors_.data() + pair, num_pairs, gate_panels,
+                      hidden, stride);
+  layer.up.Multiply(expert, first, num_rows, up_vectors_.data() + pair, num_pairs, up_panels, up,
+                    num_rows);
   for (std::size_t p = 0; p < num_pairs; ++p) {
-    SwiGlu(gate + p * num_rows, up + p * num_rows, hidden_.floats() + (pair + p) * stride + first,
-           num_rows);
+    SwiGlu(hidden + p * stride, up + p * num_rows, hidden + p * stride, num_rows);
   }
 }
 
 void HostCompute::CompleteHidden(std::size_t pair, std::size_t first, std::size_t end) {
   const Layer& layer = this->layer();
-  const RowKernel& down = layer.down;
+  const Projection& down = layer.down;
   if (down.takes_floats()) return;
   const std::size_t granule = down.granule();
   const float* hidden =
-      hidden_.floats() + pair * (Stride(layer.weights->n_ff() * sizeof(float)) / sizeof(float));
+      hidden_.floats() + pair * (Stride(layer.n_ff * sizeof(float)) / sizeof(float));
   std::byte* out = hidden_rows_.bytes() + pair * Stride(down.vector_bytes());
   if (granule == 1) {
-    down.Convert(hidden + first, out + down.VectorBytes(first), end - first);
+    down.Convert(hidden + first, first, end - first, out);
     return;
   }
-  auto* completed = reinterpret_cast<std::uint32_t*>(completed_.bytes()) +
-                    pair * (layer.weights->n_ff() / granule);
+  auto* completed =
+      reinterpret_cast<std::uint32_t*>(completed_.bytes()) + pair * (layer.n_ff / granule);
   for (std::size_t g = first / granule; g * granule < end; ++g) {
     const std::size_t begin = g * granule;
     const std::size_t rows = std::min(end, begin + granule) - std::max(first, begin);
@@ -297,31 +362,38 @@ void HostCompute::CompleteHidden(std::size_t pair, std::size_t first, std::size_
             granule) {
       continue;
     }
-    down.Convert(hidden + begin, out + down.VectorBytes(begin), granule);
+    down.Convert(hidden + begin, begin, granule, out);
   }
 }
 
 void HostCompute::Reduce(TeamThread thread) {
-  const LayerWeights& weights = *layer().weights;
-  Share(thread, weights.n_embd(), weights.down.row_bytes, next_reduce_,
-        [this](const PairGroup& group, std::size_t first, std::size_t end) {
-          ReduceRows(group, first, end);
+  Share(thread, layer().n_embd, next_reduce_,
+        [this, panels = PanelsOf(thread)](const PairGroup& group, std::size_t first,
+                                          std::size_t end) {
+          ReduceRows(panels, group, first, end);
         });
 }
 
-void HostCompute::ReduceRows(const PairGroup& group, std::size_t first, std::size_t end) {
-  const Layer& layer = this->layer();
-  const ExpertMatrix& down = layer.weights->down;
-  const std::size_t block = BlockRows(down.row_bytes, group.size());
+void HostCompute::ReduceRows(Panels* panels, const PairGroup& group, std::size_t first,
+                             std::size_t end) {
+  const Projection& down = layer().down;
   const std::size_t stride = Stride(batch_.n_embd * sizeof(float)) / sizeof(float);
-  for (std::size_t row = first; row < end; row += block) {
-    const std::size_t num_rows = std::min(block, end - row);
-    layer.down.Multiply(down.expert(group.expert) + row * down.row_bytes, num_rows,
-                        hidden_vectors_.data() + group.begin, group.size(),
-                        values_.floats() + group.begin * stride + row, stride);
+  if (!down.packed()) {
+    const std::size_t block = BlockRows(down.row_bytes(), group.size());
+    for (std::size_t row = first; row < end; row += block) {
+      down.Multiply(group.expert, row, std::min(block, end - row),
+                    hidden_vectors_.data() + group.begin, group.size(), nullptr,
+                    values_.floats() + group.begin * stride + row, stride);
+    }
+    return;
   }
-  for (std::size_t pair = group.begin; pair < group.end; ++pair) {
-    Scale(down.scale(group.expert), values_.floats() + pair * stride + first, end - first);
+  for (std::size_t pair = group.begin; pair < group.end; pair += kPanelVectors) {
+    const std::span vectors(hidden_vectors_.data() + pair,
+                            std::min(kPanelVectors, group.end - pair));
+    const std::byte* built =
+        panels == nullptr ? nullptr : BuildPanels(down, vectors, panels->first);
+    down.Multiply(group.expert, first, end - first, vectors.data(), vectors.size(), built,
+                  values_.floats() + pair * stride + first, stride);
   }
 }
 

@@ -1,13 +1,14 @@
-// HostCompute: the experts that this process's CPU owns, computed where the file is mapped.
+// HostCompute: the experts that this process's CPU owns.
 //
 // Computes on the threads of the caller's team (expert_compute.h): Begin only takes the batch over,
-// Finish does nothing. Weights are used in place. Pairs are grouped by expert, so that each
-// expert's weights are read once a batch; gate and up run together, SwiGLU and the conversion of
-// the hidden vector follow while it is in cache. No phase has a barrier inside.
+// Finish does nothing. Weights are used where the file is mapped or, of layers that were packed at
+// load, in the packed copy. Pairs are grouped by expert, so that each expert's weights are read
+// once a batch; gate and up run together, SwiGLU and the conversion of the hidden vector follow
+// while it is in cache. No phase has a barrier inside.
 //
 // How the team shares the work. With few pairs (decode) each thread takes a contiguous part of the
-// rows of every expert; with many (a prompt) the threads take parts of experts as they get free,
-// the expert with most pairs first. Neither changes a bit of any result.
+// rows of every expert; with many (a prompt) the threads take experts, or parts of those with many
+// pairs, as they get free, the expert with most pairs first. Neither changes a bit of any result.
 //
 // Bit rule: a pair's vector depends on its row and expert alone.
 #pragma once
@@ -16,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,8 +27,9 @@
 #include "moe/compute/aligned_buffer.h"
 #include "moe/compute/expert_compute.h"
 #include "moe/compute/expert_weights.h"
+#include "moe/compute/packed_experts.h"
 #include "moe/compute/pair_groups.h"
-#include "moe/compute/row_kernel.h"
+#include "moe/compute/projection.h"
 #include "moe/runtime/runtime.h"
 
 namespace moe {
@@ -38,6 +41,9 @@ struct HostComputeOptions {
   std::shared_ptr<const ExpertSplitRuntime> runtime = nullptr;
   TargetId target = {};
   gg::CpuTraits traits = gg::CpuTraits::Portable();
+  // Layers in here are computed from it: it holds every unit of them that is computed. May be
+  // nullptr.
+  std::shared_ptr<const PackedExperts> packed = nullptr;
 };
 
 class HostCompute final : public MoeExpertCompute {
@@ -46,10 +52,12 @@ class HostCompute final : public MoeExpertCompute {
   // divide; kCorruptModel naming the tensor that does not fit its layer.
   static base::Result<std::unique_ptr<HostCompute>> Make(HostComputeOptions options);
 
-  // Another plan for the same model. Between batches only, by the thread that calls Begin.
+  // Another plan for the same model. Between batches only, by the thread that calls Begin. Units of
+  // packed layers that were not packed cannot become the target's.
   void SetRuntime(std::shared_ptr<const ExpertSplitRuntime> runtime);
 
-  // What it holds beside the weights for batches of `num_rows` rows with `num_used` experts each.
+  // What it holds beside the weights for batches of `num_rows` rows with `num_used` experts each;
+  // a fixed number of converted rows a thread comes on top when layers are packed.
   base::Bytes ScratchBytes(std::size_t num_rows, std::size_t num_used) const;
 
   // Errors: kCapacity when there is no memory for a batch of this size; kInternal when the batch
@@ -69,39 +77,49 @@ class HostCompute final : public MoeExpertCompute {
  private:
   // How one layer's matrices are multiplied. Fused gate_up is two matrices in one here.
   struct Layer {
-    RowKernel gate;
-    RowKernel up;
-    RowKernel down;
-    const LayerWeights* weights = nullptr;
+    Projection gate;
+    Projection up;
+    Projection down;
+    std::size_t n_embd = 0;
+    std::size_t n_ff = 0;
     bool shared_vectors = false;  // gate and up take the same converted rows
-
-    const std::byte* GateRows(ExpertId expert) const;
-    const std::byte* UpRows(ExpertId expert) const;
-    std::size_t up_row_bytes() const {
-      return (weights->up ? *weights->up : weights->gate).row_bytes;
-    }
+    const PackedExperts::Layer* packed = nullptr;
   };
 
-  static base::Result<Layer> MakeLayer(const HostComputeOptions& options,
-                                       const LayerWeights& weights);
+  // Panels that one thread is working with.
+  struct Panels {
+    AlignedBuffer first;
+    AlignedBuffer second;
+  };
+
+  static base::Result<Layer> MakeLayer(const HostComputeOptions& options, LayerId id);
   HostCompute(HostComputeOptions options, std::vector<Layer> layers);
 
   const Layer& layer() const { return layers_[batch_.layer.index()]; }
   bool OwnsAny(std::size_t row) const;
   void ConvertRow(std::size_t row);
-  void GroupPairs();
+  void GroupPairs(std::size_t num_threads);
+  // Into how many parts the rows of a group are cut when there are many pairs.
+  std::size_t NumParts(const PairGroup& group, std::size_t num_threads) const;
   // Calls `compute(group, first_row, end_row)` for this thread's share of `num_rows` output rows of
   // every group; `next` is the phase's counter of parts handed out.
   template <class Compute>
-  void Share(TeamThread thread, std::size_t num_rows, std::size_t row_bytes,
-             std::atomic<std::size_t>& next, const Compute& compute);
-  void ExpandRows(const PairGroup& group, std::size_t first, std::size_t end);
-  void ExpandTile(const PairGroup& group, std::size_t pair, std::size_t num_pairs,
-                  std::size_t first, std::size_t num_rows);
+  void Share(TeamThread thread, std::size_t num_rows, std::atomic<std::size_t>& next,
+             const Compute& compute);
+  Panels* PanelsOf(TeamThread thread);
+  // Panels of the vectors in `buffer`; nullptr when they are not needed or cannot be had.
+  static const std::byte* BuildPanels(const Projection& projection,
+                                      std::span<const std::byte* const> vectors,
+                                      AlignedBuffer& buffer);
+
+  void ExpandRows(Panels* panels, const PairGroup& group, std::size_t first, std::size_t end);
+  // The hidden elements [first, first + num_rows) of pairs [pair, pair + num_pairs).
+  void ExpandTile(ExpertId expert, std::size_t pair, std::size_t num_pairs, std::size_t first,
+                  std::size_t num_rows, const std::byte* gate_panels, const std::byte* up_panels);
   // The rows [first, end) of the pair's hidden vector are there: whoever completes a granule
   // converts it for `down`.
   void CompleteHidden(std::size_t pair, std::size_t first, std::size_t end);
-  void ReduceRows(const PairGroup& group, std::size_t first, std::size_t end);
+  void ReduceRows(Panels* panels, const PairGroup& group, std::size_t first, std::size_t end);
 
   HostComputeOptions options_;
   std::vector<Layer> layers_;
@@ -110,6 +128,7 @@ class HostCompute final : public MoeExpertCompute {
   // Of the current batch; "pair" counts positions in groups_.pairs().
   ExpertBatch batch_;
   PairGroups groups_;
+  std::vector<std::size_t> part_ends_;            // [groups]: parts up to and with the group
   std::vector<const float*> part_pairs_;          // [num_rows, num_used] into values_
   std::vector<const std::byte*> gate_vectors_;    // [pairs] into gate_rows_
   std::vector<const std::byte*> up_vectors_;      // [pairs] into up_rows_, or as gate_vectors_
@@ -119,7 +138,8 @@ class HostCompute final : public MoeExpertCompute {
   AlignedBuffer hidden_;                          // [pairs, n_ff] floats
   AlignedBuffer hidden_rows_;                     // [pairs, down.vector_bytes()]
   AlignedBuffer values_;                          // [pairs, n_embd] floats
-  AlignedBuffer completed_;  // [pairs, granules] std::uint32_t: rows of each granule computed
+  AlignedBuffer completed_;     // [pairs, granules] std::uint32_t: rows of each granule computed
+  std::vector<Panels> panels_;  // [threads], or fewer: the rest does without
   alignas(64) std::atomic<std::size_t> next_expand_ = 0;
   alignas(64) std::atomic<std::size_t> next_reduce_ = 0;
   alignas(64) std::atomic<std::uint64_t> num_pairs_ = 0;

@@ -29,6 +29,21 @@ std::unique_ptr<HostCompute> MakeHost(const TestExperts& experts,
   return std::move(*host);
 }
 
+// Uses the file's layout; uses packed experts where types can be packed.
+std::vector<std::unique_ptr<HostCompute>> BothLayouts(const TestExperts& experts) {
+  const std::vector<std::uint8_t> owned(experts.shape().num_layers * experts.shape().num_experts,
+                                        1);
+  auto packed = PackedExperts::Make({.weights = experts.weights().get(), .owned = owned});
+  EXPECT_TRUE(packed) << packed.error().message;
+  auto host = HostCompute::Make(
+      {.weights = experts.weights(), .traits = LoadedTraits(), .packed = *packed});
+  EXPECT_TRUE(host) << host.error().message;
+  std::vector<std::unique_ptr<HostCompute>> both;
+  both.push_back(MakeHost(experts));
+  both.push_back(std::move(*host));
+  return both;
+}
+
 std::string TypeName(int type) { return ggml_type_name(static_cast<ggml_type>(type)); }
 
 void ExpectSameBits(std::span<const float> a, std::span<const float> b, const std::string& what) {
@@ -102,31 +117,33 @@ TEST_P(HostComputeOfType, IsAsCloseToDoublePrecisionAsGgmlsOwnOperations) {
   const TestExperts experts(ShapeOfType(GetParam()));
   const TestBatch batch(experts.shape(), 9, 3);
   const std::vector<float> reference = Reference(experts, batch.batch());
-  const auto host = MakeHost(experts);
-  const double ours = Nmse(RunBatch(*host, batch.batch(), 2), reference);
   const double ggmls = Nmse(GgmlNode(experts, batch.batch()).result(), reference);
-  RecordProperty("nmse", std::to_string(ours));
-  EXPECT_LE(ours, 1.2 * ggmls + 1e-13) << "ggml: " << ggmls;
-  EXPECT_LE(ours, 5e-3);  // neither of both is nonsense
-  EXPECT_EQ(host->num_pairs(0), 27u);
+  for (const auto& host : BothLayouts(experts)) {
+    const double ours = Nmse(RunBatch(*host, batch.batch(), 2), reference);
+    RecordProperty("nmse", std::to_string(ours));
+    EXPECT_LE(ours, 1.2 * ggmls + 1e-13) << "ggml: " << ggmls;
+    EXPECT_LE(ours, 5e-3);  // neither of both is nonsense
+    EXPECT_EQ(host->num_pairs(0), 27u);
+  }
 }
 
 TEST_P(HostComputeOfType, GivesTheSameBitsForOneRowOrManyOnAnyNumberOfThreads) {
   const TestExperts experts(ShapeOfType(GetParam()));
   // 120 pairs: threads take parts of experts; a row alone is shared row by row.
   const TestBatch batch(experts.shape(), 40, 3);
-  const auto host = MakeHost(experts);
-  const std::vector<float> expected = RunBatch(*host, batch.batch(), 1);
-  for (const std::size_t threads : {2, 3, 5}) {
-    ExpectSameBits(RunBatch(*host, batch.batch(), threads), expected,
-                   std::to_string(threads) + " threads");
-  }
-  const std::size_t n_embd = experts.shape().n_embd;
-  for (std::size_t row = 0; row < batch.num_rows(); row += 13) {
-    const std::span<const float> of_row(expected.data() + row * n_embd, n_embd);
-    for (const std::size_t threads : {1, 3}) {
-      ExpectSameBits(RunBatch(*host, batch.One(row), threads), of_row,
-                     "row " + std::to_string(row) + " alone");
+  for (const auto& host : BothLayouts(experts)) {
+    const std::vector<float> expected = RunBatch(*host, batch.batch(), 1);
+    for (const std::size_t threads : {2, 3, 5}) {
+      ExpectSameBits(RunBatch(*host, batch.batch(), threads), expected,
+                     std::to_string(threads) + " threads");
+    }
+    const std::size_t n_embd = experts.shape().n_embd;
+    for (std::size_t row = 0; row < batch.num_rows(); row += 13) {
+      const std::span<const float> of_row(expected.data() + row * n_embd, n_embd);
+      for (const std::size_t threads : {1, 3}) {
+        ExpectSameBits(RunBatch(*host, batch.One(row), threads), of_row,
+                       "row " + std::to_string(row) + " alone");
+      }
     }
   }
 }
@@ -143,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(Types, HostComputeOfType,
                                          GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q2_K,
                                          GGML_TYPE_Q3_K, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K,
                                          GGML_TYPE_Q6_K, GGML_TYPE_IQ2_XXS, GGML_TYPE_IQ4_XS,
-                                         GGML_TYPE_MXFP4),
+                                         GGML_TYPE_IQ4_NL, GGML_TYPE_MXFP4),
                          [](const auto& of) { return TypeName(of.param); });
 
 // Every part of the layer in another form: mixed types, one tensor for gate and up, factors.
@@ -152,13 +169,14 @@ class HostComputeOfLayer : public testing::TestWithParam<TestExpertShape> {};
 TEST_P(HostComputeOfLayer, AgreesWithDoublePrecisionAndKeepsTheBitRule) {
   const TestExperts experts(GetParam());
   const TestBatch batch(experts.shape(), 30, 4);
-  const auto host = MakeHost(experts);
-  const std::vector<float> expected = RunBatch(*host, batch.batch(), 1);
-  EXPECT_LE(Nmse(expected, Reference(experts, batch.batch())), 1e-3);
-  ExpectSameBits(RunBatch(*host, batch.batch(), 3), expected, "3 threads");
-  const std::span<const float> row(expected.data() + 7 * experts.shape().n_embd,
-                                   experts.shape().n_embd);
-  ExpectSameBits(RunBatch(*host, batch.One(7), 2), row, "row 7 alone");
+  for (const auto& host : BothLayouts(experts)) {
+    const std::vector<float> expected = RunBatch(*host, batch.batch(), 1);
+    EXPECT_LE(Nmse(expected, Reference(experts, batch.batch())), 1e-3);
+    ExpectSameBits(RunBatch(*host, batch.batch(), 3), expected, "3 threads");
+    const std::span<const float> row(expected.data() + 7 * experts.shape().n_embd,
+                                     experts.shape().n_embd);
+    ExpectSameBits(RunBatch(*host, batch.One(7), 2), row, "row 7 alone");
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -178,6 +196,18 @@ INSTANTIATE_TEST_SUITE_P(
                                     .gate_type = GGML_TYPE_Q8_0,
                                     .up_type = GGML_TYPE_Q8_0,
                                     .down_type = GGML_TYPE_Q8_0},
+                    // Packed: gate and up take rows in two forms; no whole number of strips.
+                    TestExpertShape{.n_embd = 512,
+                                    .n_ff = 96,
+                                    .gate_type = GGML_TYPE_Q4_K,
+                                    .up_type = GGML_TYPE_Q8_0,
+                                    .down_type = GGML_TYPE_MXFP4},
+                    TestExpertShape{.n_embd = 288,
+                                    .n_ff = 160,
+                                    .scales = true,
+                                    .gate_type = GGML_TYPE_Q8_0,
+                                    .up_type = GGML_TYPE_Q4_0,
+                                    .down_type = GGML_TYPE_IQ4_NL},
                     // Neither width is a whole number of cache lines or of blocks of rows.
                     TestExpertShape{.n_embd = 100,
                                     .n_ff = 37,
@@ -217,6 +247,51 @@ TEST(HostCompute, TwoOwnersGiveTheBitsOfOne) {
   }
 }
 
+TEST(HostCompute, TwoPackedOwnersGiveTheBitsOfOneAndLeaveOtherLayersInTheFile) {
+  TestExpertShape shape = ShapeOfType(GGML_TYPE_Q4_K);
+  shape.num_layers = 2;
+  const TestExperts packable(shape);
+  shape.down_type = GGML_TYPE_F16;
+  const TestExperts other(shape, 7);
+  // Layer 0 is packed, layer 1 is not.
+  auto mixed = std::make_shared<ExpertWeights>(*packable.weights());
+  mixed->layers[1] = other.weights()->layers[1];
+  const auto runtime = SplitAtRandom(shape, 2);
+  const auto make = [&](std::shared_ptr<const ExpertSplitRuntime> of, TargetId target) {
+    std::vector<std::uint8_t> owned(2 * shape.num_experts, of == nullptr);
+    for (std::size_t l = 0; of != nullptr && l < 2; ++l) {
+      for (const ExpertId e : of->experts(LayerId(l), target)) {
+        owned[l * shape.num_experts + e.index()] = 1;
+      }
+    }
+    auto packed = PackedExperts::Make({.weights = mixed.get(), .owned = owned});
+    EXPECT_TRUE(packed) << packed.error().message;
+    EXPECT_NE((*packed)->layer(LayerId(0)), nullptr);
+    EXPECT_EQ((*packed)->layer(LayerId(1)), nullptr);
+    auto host = HostCompute::Make({.weights = mixed,
+                                   .runtime = std::move(of),
+                                   .target = target,
+                                   .traits = LoadedTraits(),
+                                   .packed = *packed});
+    EXPECT_TRUE(host) << host.error().message;
+    return std::move(*host);
+  };
+  const auto whole = make(nullptr, {});
+  const auto first = make(runtime, TargetId(0));
+  const auto second = make(runtime, TargetId(1));
+  MoeExpertCompute* const owners[] = {first.get(), second.get()};
+  for (const std::size_t num_rows : {1, 4, 50}) {
+    const TestBatch batch(shape, num_rows, 3);
+    for (const LayerId layer : {LayerId(0), LayerId(1)}) {
+      const std::vector<float> expected = RunBatch(*whole, batch.batch(layer), 2);
+      ExpectSameBits(RunBatch(owners, batch.batch(layer), 3), expected, "two owners");
+      EXPECT_LE(
+          Nmse(expected, Reference(layer.index() == 0 ? packable : other, batch.batch(layer))),
+          1e-3);
+    }
+  }
+}
+
 TEST(HostCompute, AnotherPlanTakesEffectBetweenBatches) {
   const TestExperts experts(ShapeOfType(GGML_TYPE_F32));
   auto host = HostCompute::Make({.weights = experts.weights(),
@@ -238,34 +313,37 @@ TEST(HostCompute, AnotherPlanTakesEffectBetweenBatches) {
 TEST(HostCompute, NanAndInfinityStayInTheirRows) {
   for (const int type : {GGML_TYPE_Q4_K, GGML_TYPE_Q8_0, GGML_TYPE_F32, GGML_TYPE_F16}) {
     const TestExperts experts(ShapeOfType(type));
-    const auto host = MakeHost(experts);
-    TestBatch batch(experts.shape(), 40, 3);
-    const std::vector<float> expected = RunBatch(*host, batch.batch(), 2);
-    const std::size_t n_embd = experts.shape().n_embd;
-    std::fill_n(batch.rows.begin() + 5 * 512, n_embd, NAN);
-    batch.rows[17 * n_embd + 3] = INFINITY;
-    const std::vector<float> out = RunBatch(*host, batch.batch(), 2);
-    for (std::size_t row = 0; row < batch.num_rows(); ++row) {
-      if (row == 5 || row == 17) continue;
-      ExpectSameBits({out.data() + row * n_embd, n_embd}, {expected.data() + row * n_embd, n_embd},
-                     TypeName(type) + " row " + std::to_string(row));
-    }
-    if (type == GGML_TYPE_F32) {
-      EXPECT_TRUE(std::isnan(out[5 * n_embd]));
+    for (const auto& host : BothLayouts(experts)) {
+      TestBatch batch(experts.shape(), 40, 3);
+      const std::vector<float> expected = RunBatch(*host, batch.batch(), 2);
+      const std::size_t n_embd = experts.shape().n_embd;
+      std::fill_n(batch.rows.begin() + 5 * 512, n_embd, NAN);
+      batch.rows[17 * n_embd + 3] = INFINITY;
+      const std::vector<float> out = RunBatch(*host, batch.batch(), 2);
+      for (std::size_t row = 0; row < batch.num_rows(); ++row) {
+        if (row == 5 || row == 17) continue;
+        ExpectSameBits({out.data() + row * n_embd, n_embd},
+                       {expected.data() + row * n_embd, n_embd},
+                       TypeName(type) + " row " + std::to_string(row));
+      }
+      if (type == GGML_TYPE_F32) {
+        EXPECT_TRUE(std::isnan(out[5 * n_embd]));
+      }
     }
   }
 }
 
 TEST(HostCompute, OneExpertTakesEveryPairOfABatch) {
   const TestExperts experts(ShapeOfType(GGML_TYPE_Q4_K));
-  const auto host = MakeHost(experts);
   TestBatch batch(experts.shape(), 512, 1);
   std::ranges::fill(batch.ids, 4);
-  const std::vector<float> out = RunBatch(*host, batch.batch(), 3);
-  const std::size_t n_embd = experts.shape().n_embd;
-  for (const std::size_t row : {0, 31, 32, 511}) {
-    ExpectSameBits(RunBatch(*host, batch.One(row), 2), {out.data() + row * n_embd, n_embd},
-                   "row " + std::to_string(row));
+  for (const auto& host : BothLayouts(experts)) {
+    const std::vector<float> out = RunBatch(*host, batch.batch(), 3);
+    const std::size_t n_embd = experts.shape().n_embd;
+    for (const std::size_t row : {0, 31, 32, 95, 96, 511}) {
+      ExpectSameBits(RunBatch(*host, batch.One(row), 2), {out.data() + row * n_embd, n_embd},
+                     "row " + std::to_string(row));
+    }
   }
 }
 
