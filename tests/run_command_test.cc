@@ -97,6 +97,28 @@ TEST(RunCommandTest, EveryCpuLayoutAndStepGivesTheSameTokens) {
   EXPECT_EQ(whole["tokens"], steps["tokens"]);
 }
 
+TEST(RunCommandTest, RepackedExpertsGiveTheSameTokensOnAnyThreads) {
+  // Its experts have a packed layout; those of tiny-f32 have none.
+  const std::vector<std::string> request = {"run",    "--model", ModelPath("tiny-q8_0"),
+                                            "--ctx",  "256",     "--targets",
+                                            "cpu",    "-p",      "A longer prompt, in one step.",
+                                            "-n",     "24",      "--ignore-eos",
+                                            "--temp", "0",       "--json"};
+  for (const std::string repack : {"auto", "off"}) {
+    const auto tokens = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), request.begin(), request.end());
+      more.insert(more.end(), {"--repack", repack});
+      const ProgramResult result = RunExpertSplit(more, {kNoVulkan});
+      EXPECT_EQ(result.status, 0) << result.err;
+      return Json::parse(result.out, nullptr, /*allow_exceptions=*/false)["tokens"];
+    };
+    const Json whole = tokens({"--threads", "1"});
+    EXPECT_EQ(whole.size(), 24u);
+    EXPECT_EQ(whole, tokens({"--threads", "3", "--batch", "5"})) << repack;
+  }
+  EXPECT_THAT(ErrorOf(RunModel({"--repack", "on", "-p", "Hi"}), 3), HasSubstr("--repack"));
+}
+
 TEST(RunCommandTest, ThreeTargetsGiveTheTextOfOne) {
   const std::vector<std::string> request = {"-p", "Three owners at once", "-n", "16",
                                             "--ignore-eos"};

@@ -47,6 +47,12 @@ void AddRunOptions(CLI::App& app, std::uint32_t& threads, PlacementOptions& plac
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
+  app.add_option("--repack", placement.repack,
+                 "auto copies the CPU's experts into a faster layout when memory allows; off uses "
+                 "them where the file is mapped")
+      ->type_name("auto|off")
+      ->check(CLI::IsMember({"auto", "off"}).description(""))
+      ->capture_default_str();
   app.add_option("--plan", placement.plan,
                  "take this plan instead of making one; its targets are the default --targets")
       ->type_name("FILE");
@@ -95,19 +101,22 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
   for (const gg::Device* device : *devices) owners.push_back(*device);
   auto traits = gg::CpuTraits::Loaded();
   if (!traits) return base::Forward(traits);
-  moe::ExpertLoadRequest request{.config = &placement_.config,
-                                 .shape = &placement_.description.shape,
-                                 .hotness = &placement_.hotness,
-                                 .plan = &placement_.plan,
-                                 .stacks = &placement_.description.stacks,
-                                 .file = &placement_.file,
-                                 .weights = backend_->expert_weights(),
-                                 .devices = std::move(owners),
-                                 .traits = *traits,
-                                 .max_rows = options.batch_rows,
-                                 .log = session.log,
-                                 .progress = progress.callback(),
-                                 .stop = std::move(stop)};
+  moe::ExpertLoadRequest request{
+      .config = &placement_.config,
+      .shape = &placement_.description.shape,
+      .hotness = &placement_.hotness,
+      .plan = &placement_.plan,
+      .stacks = &placement_.description.stacks,
+      .file = &placement_.file,
+      .weights = backend_->expert_weights(),
+      .devices = std::move(owners),
+      .traits = *traits,
+      .max_rows = options.batch_rows,
+      .repack = options.repack == "off" ? moe::Repack::kOff : moe::Repack::kAuto,
+      .pack_threads = threads,
+      .log = session.log,
+      .progress = progress.callback(),
+      .stop = std::move(stop)};
   if (!primary->is_cpu()) {
     request.keep_on_primary = [this](moe::LayerId layer) { return backend_->KeepOnPrimary(layer); };
   }

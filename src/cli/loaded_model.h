@@ -19,7 +19,7 @@
 
 namespace cli {
 
-// --threads (0: one a core), --batch and --plan.
+// --threads (0: one a core), --batch, --repack and --plan.
 void AddRunOptions(CLI::App& app, std::uint32_t& threads, PlacementOptions& placement);
 
 // What one target has done since the model was loaded.

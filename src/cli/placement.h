@@ -26,6 +26,7 @@ struct PlacementOptions {
   std::uint32_t context = 4096;    // --ctx: tokens of one sequence
   std::uint32_t parallel = 1;      // --parallel: sequences
   std::uint32_t batch_rows = 512;  // rows of one step, at most
+  std::string repack = "auto";     // --repack: auto or off
   std::string plan;                // --plan: a file to take instead of planning; empty: plan now
 };
 

@@ -3,15 +3,21 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "moe/compute/device_compute.h"
 #include "moe/compute/host_compute.h"
 #include "moe/compute/measured_compute.h"
+#include "moe/compute/packed_experts.h"
 
 namespace moe {
 namespace {
+
+// What packing leaves free: other programs grow, and so do caches and buffers that are not touched
+// yet.
+constexpr base::Bytes kPackMargin = base::Bytes::MiB(512);
 
 class Loader {
  public:
@@ -43,7 +49,11 @@ class Loader {
                                  const base::Error& reason);
   std::optional<TargetId> NextWithRoom(TargetId target, LayerId layer);
   base::Result<void> MakeHostOwner(TargetId target);
+  bool Packs();
+  bool PackedUnitsFit() const;
+  base::Result<std::shared_ptr<const PackedExperts>> Pack(TargetId target) const;
   void ReleasePages(TargetId target, LayerId layer);
+  void ReleaseExperts(LayerId layer, std::size_t first, std::size_t count) const;
   void ReportMoves() const;
   base::Result<ExpertSplitPlan> PlanInForce() const;
   base::Result<LoadedExperts> Assemble();
@@ -54,6 +64,7 @@ class Loader {
   std::map<TargetId, DeviceCompute*> devices_;               // into computes_
   std::map<TargetId, HostCompute*> hosts_;                   // into computes_
   std::vector<LayerId> kept_;
+  std::optional<bool> packs_;  // decided once, when the first CPU owner is made
   struct Moves {
     std::size_t units = 0;
     base::Bytes bytes;
@@ -172,28 +183,91 @@ base::Result<void> Loader::LoadDeviceLayer(TargetId target, LayerId layer) {
   return {};
 }
 
-void Loader::ReleasePages(TargetId target, LayerId layer) {
+void Loader::ReleaseExperts(LayerId layer, std::size_t first, std::size_t count) const {
   if (request_.file == nullptr) return;
   const LayerStacks& stacks = (*request_.stacks)[layer.index()];
-  const auto release = [&](const ExpertStack& stack, std::size_t expert) {
-    request_.file->shards()[stack.shard].ReleasePages(
-        stack.offset + expert * stack.bytes_per_expert.count(), stack.bytes_per_expert.count());
+  const auto release = [&](const ExpertStack& stack) {
+    const std::size_t bytes = stack.bytes_per_expert.count();
+    request_.file->shards()[stack.shard].ReleasePages(stack.offset + first * bytes, count * bytes);
   };
-  for (const std::size_t expert : Owned(layer, target)) {
-    release(stacks.gate, expert);
-    if (stacks.up) release(*stacks.up, expert);
-    release(stacks.down, expert);
+  release(stacks.gate);
+  if (stacks.up) release(*stacks.up);
+  release(stacks.down);
+}
+
+// By runs of neighbours, whose pages go wholly.
+void Loader::ReleasePages(TargetId target, LayerId layer) {
+  const std::vector<std::size_t> experts = Owned(layer, target);
+  for (std::size_t i = 0; i < experts.size();) {
+    const std::size_t first = i;
+    while (i < experts.size() && experts[i] - experts[first] == i - first) ++i;
+    ReleaseExperts(layer, experts[first], i - first);
   }
+}
+
+bool Loader::Packs() {
+  if (!packs_) packs_ = request_.repack == Repack::kAuto && PackedUnitsFit();
+  return *packs_;
+}
+
+bool Loader::PackedUnitsFit() const {
+  base::Bytes packed;
+  base::Bytes mapped;
+  for (std::size_t l = 0; l < num_layers(); ++l) {
+    const std::size_t units = static_cast<std::size_t>(
+        std::ranges::count_if(std::span(owners_).subspan(l * num_experts(), num_experts()),
+                              [&](std::uint8_t owner) { return on_cpu(TargetId(owner)); }));
+    if (const auto run = PackedExperts::RunBytes(request_.weights->layers[l])) {
+      packed += *run * units;
+    } else {
+      mapped += request_.shape->unit_bytes(LayerId(l)) * units;
+    }
+  }
+  if (packed == base::Bytes()) return false;
+  const base::Bytes need = packed + base::Bytes(packed.count() / 10) + mapped + kPackMargin;
+  const base::Bytes available = request_.available_memory().value_or(base::Bytes());
+  if (need <= available) return true;
+  request_.log.Info(
+      "experts on the CPU are used as the file has them: packed they need {}, {} is "
+      "available",
+      base::FormatBytes(need), base::FormatBytes(available));
+  return false;
+}
+
+base::Result<std::shared_ptr<const PackedExperts>> Loader::Pack(TargetId target) const {
+  std::vector<std::uint8_t> owned(owners_.size());
+  std::ranges::transform(owners_, owned.begin(), [&](std::uint8_t owner) {
+    return static_cast<std::uint8_t>(owner == target.index());
+  });
+  PackRequest pack{.weights = request_.weights.get(),
+                   .owned = owned,
+                   .num_threads = request_.pack_threads,
+                   .release = [this](LayerId layer, std::size_t first,
+                                     std::size_t count) { ReleaseExperts(layer, first, count); },
+                   .stop = request_.stop};
+  if (request_.progress) {
+    pack.progress = [this, target](base::Bytes done, base::Bytes total) {
+      request_.progress(target, done, total);
+    };
+  }
+  return PackedExperts::Make(pack);
 }
 
 base::Result<void> Loader::MakeHostOwner(TargetId target) {
   auto runtime = CurrentRuntime();
   if (!runtime) return base::Forward(runtime);
+  std::shared_ptr<const PackedExperts> packed;
+  if (Packs()) {
+    auto made = Pack(target);
+    if (!made) return base::Forward(made);
+    packed = std::move(*made);
+  }
   auto made = HostCompute::Make({.name = name(target),
                                  .weights = request_.weights,
                                  .runtime = *runtime,
                                  .target = target,
-                                 .traits = request_.traits});
+                                 .traits = request_.traits,
+                                 .packed = std::move(packed)});
   if (!made) return base::Forward(made);
   hosts_[target] = made->get();
   computes_[target.index()] =

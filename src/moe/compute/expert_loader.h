@@ -1,14 +1,16 @@
 // Brings a plan's experts to their owners and says which plan is then in force.
 //
-// Each target's compute object is made and filled in list order: the CPU uses the mapped file, a
-// device gets copies and the file's pages of what it took are given back. Units that a device has
-// no room for, though the plan thought so, move to the next target of the list that has room, with
-// a warning; the plan is made anew from what really happened. Call from one thread.
+// Each target's compute object is made and filled in list order. A CPU uses the mapped file or
+// packs what it owns into a layout of its own; a device gets copies. The file's pages of what was
+// packed or copied are given back: no unit is in memory twice. Units that a device has no room for,
+// though the plan thought so, move to the next target of the list that has room, with a warning;
+// the plan is made anew from what really happened. Call from one thread.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <vector>
@@ -19,6 +21,7 @@
 #include "gg/cpu_traits.h"
 #include "gg/devices.h"
 #include "gg/gguf_file.h"
+#include "gg/host_memory.h"
 #include "moe/compute/device_experts.h"
 #include "moe/compute/expert_weights.h"
 #include "moe/compute/state_components.h"
@@ -30,6 +33,13 @@ namespace moe {
 
 // Bytes of units that `target` has by now, of those it shall have.
 using LoadProgress = std::function<void(TargetId target, base::Bytes done, base::Bytes total)>;
+
+// Whether CPU owners pack their units (packed_experts.h). One answer for all of them: the layouts
+// may differ in bits.
+enum class Repack {
+  kAuto,  // when all of it fits in the host's available memory with room to spare
+  kOff,   // units are used where the file is mapped
+};
 
 struct ExpertLoadRequest {
   const ExpertSplitTargetConfig* config = nullptr;
@@ -44,10 +54,16 @@ struct ExpertLoadRequest {
   std::vector<gg::Device> devices;
   gg::CpuTraits traits = gg::CpuTraits::Portable();
   std::size_t max_rows = 512;  // of a batch
+  Repack repack = Repack::kAuto;
+  std::size_t pack_threads = 1;
   // Asked for each layer that belongs wholly to a primary that is a device: loads the layer into
   // the primary's own graph; false when it has no room or refuses. Empty: never.
   std::function<base::Result<bool>(LayerId)> keep_on_primary;
   AllocateBuffer allocate = gg::Buffer::ForContext;  // seam: memory of devices
+  // Seam: what kAuto may use; nullopt is unknown and packs nothing.
+  std::function<std::optional<base::Bytes>()> available_memory = [] {
+    return gg::AvailableHostMemory();
+  };
   base::Log log;
   LoadProgress progress;  // may be empty
   std::stop_token stop;

@@ -1,10 +1,12 @@
 // Runs on two Vulkan devices of one software driver; the memory of a device is a seam.
 #include "moe/compute/expert_loader.h"
 
+#include <ggml.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +33,15 @@ class ExpertLoaderTest : public ::testing::Test {
     if (gg::FindDevice(devices_, "vulkan:1") == nullptr) {
       GTEST_SKIP() << "needs GGML_VK_VISIBLE_DEVICES=0,0 (set by ctest) and a Vulkan driver";
     }
+    UseType(GGML_TYPE_F32);
+  }
+
+  void UseType(int type) {
+    test_shape_ = ShapeOfType(type);
     test_shape_.num_layers = kLayers;
     test_shape_.num_experts = kExperts;
+    shape_ = {};
+    stacks_ = {};
     experts_ = std::make_unique<TestExperts>(test_shape_);
     DescribeModel();
   }
@@ -92,12 +101,21 @@ class ExpertLoaderTest : public ::testing::Test {
          .weights = experts_->weights(),
          .devices = std::move(owners),
          .max_rows = 8,
+         .repack = repack_,
+         .pack_threads = 2,
          .keep_on_primary = keep_on_primary_,
          .allocate = [this](const gg::Context& context,
                             ggml_backend_buffer_type_t type) { return Allocate(context, type); },
+         .available_memory = [this] { return available_; },
          .log = base::Log([this](base::LogLevel level, std::string_view message) {
            if (level == base::LogLevel::kWarning) warnings_.emplace_back(message);
-         })});
+           if (level == base::LogLevel::kInfo) lines_.emplace_back(message);
+         }),
+         .progress =
+             [this](TargetId, base::Bytes done, base::Bytes total) {
+               done_ = done;
+               total_ = total;
+             }});
   }
 
   // Devices whose name is in room_ have room for that many more units.
@@ -124,13 +142,13 @@ class ExpertLoaderTest : public ::testing::Test {
   }
 
   // Every layer's output for some rows against double precision.
-  void ExpectRightNumbers(const LoadedExperts& loaded) {
+  void ExpectRightNumbers(const LoadedExperts& loaded, double nmse = 1e-6) {
     MoeExpertCompute* routed = loaded.components->compute().routed();
     ASSERT_NE(routed, nullptr);
     const TestBatch batch(test_shape_, 7, kUsed);
     for (std::size_t l = 0; l < kLayers; ++l) {
       const ExpertBatch one = batch.batch(LayerId(l));
-      EXPECT_LT(Nmse(RunBatch(*routed, one, 2), Reference(*experts_, one)), 1e-6) << "layer " << l;
+      EXPECT_LT(Nmse(RunBatch(*routed, one, 2), Reference(*experts_, one)), nmse) << "layer " << l;
     }
   }
 
@@ -145,6 +163,10 @@ class ExpertLoaderTest : public ::testing::Test {
   std::map<std::string, std::size_t> room_;
   std::string oversized_;  // the device that is asked for kOversized bytes a layer
   std::vector<std::string> warnings_;
+  std::vector<std::string> lines_;
+  Repack repack_ = Repack::kAuto;
+  std::optional<base::Bytes> available_ = base::Bytes::GiB(1);
+  base::Bytes done_, total_;  // of the last report
   std::function<base::Result<bool>(LayerId)> keep_on_primary_;
 };
 
@@ -202,6 +224,37 @@ TEST_F(ExpertLoaderTest, RefusesWhenNoLaterTargetHasRoom) {
   EXPECT_EQ(loaded.error().kind, base::ErrorKind::kCapacity);
   EXPECT_THAT(loaded.error().message, HasSubstr("vulkan:1"));
   EXPECT_THAT(loaded.error().message, HasSubstr("--targets"));
+}
+
+TEST_F(ExpertLoaderTest, PacksWhatTheCpuOwnsWhenItFits) {
+  UseType(GGML_TYPE_Q8_0);
+  auto loaded = Load("vulkan:0,cpu", {6, std::nullopt});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_TRUE(lines_.empty());
+  EXPECT_EQ(done_, unit_ * 12);
+  EXPECT_EQ(total_, unit_ * 12);
+  ExpectRightNumbers(*loaded, 1e-3);
+}
+
+TEST_F(ExpertLoaderTest, UsesTheFileWithOneLineWhenPackedExpertsDoNotFit) {
+  UseType(GGML_TYPE_Q8_0);
+  available_ = base::Bytes::MiB(512);
+  auto loaded = Load("cpu", {std::nullopt});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_THAT(lines_, ElementsAre(HasSubstr("512.0 MiB is available")));
+  EXPECT_EQ(total_, base::Bytes()) << "nothing was packed";
+  ExpectRightNumbers(*loaded, 1e-3);
+}
+
+TEST_F(ExpertLoaderTest, PacksNothingWhenOffOrWithoutAKernel) {
+  auto floats = Load("cpu", {std::nullopt});
+  ASSERT_TRUE(floats) << floats.error().message;
+  UseType(GGML_TYPE_Q8_0);
+  repack_ = Repack::kOff;
+  auto off = Load("cpu", {std::nullopt});
+  ASSERT_TRUE(off) << off.error().message;
+  EXPECT_EQ(total_, base::Bytes());
+  EXPECT_TRUE(lines_.empty());
 }
 
 TEST_F(ExpertLoaderTest, OffersWholeLayersToThePrimary) {
