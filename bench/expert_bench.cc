@@ -1,5 +1,6 @@
-// The routed experts of one layer on the CPU, one thread: HostCompute against ggml's own operations
-// on the same weights, in turn, in the same run, in CPU time. Both results are compared before
+// The routed experts of one layer on the CPU, one thread: HostCompute, on the file's layout and on
+// packed experts, against ggml's own operations on the same weights, in turn, in the same run, in
+// CPU time. All results are compared before
 // anything is timed. The layer has the shape of a 35B-A3B model (2048 wide, 512 hidden, 8 of 64
 // experts a row).
 #include <benchmark/benchmark.h>
@@ -175,12 +176,26 @@ bool Agree(const std::vector<float>& a, const std::vector<float>& b) {
   return error < 1e-3 * power;
 }
 
-void Experts(benchmark::State& state, ggml_type type, ggml_type down_type) {
+enum class Layout { kFile, kPacked };
+
+base::Result<std::unique_ptr<moe::HostCompute>> MakeHost(const Layer& layer, gg::CpuTraits traits,
+                                                         Layout layout) {
+  moe::HostComputeOptions options{.weights = layer.weights, .traits = std::move(traits)};
+  if (layout == Layout::kPacked) {
+    const std::vector<std::uint8_t> owned(kExperts, 1);
+    auto packed = moe::PackedExperts::Make({.weights = layer.weights.get(), .owned = owned});
+    if (!packed) return base::Forward(packed);
+    options.packed = *packed;
+  }
+  return moe::HostCompute::Make(std::move(options));
+}
+
+void Experts(benchmark::State& state, ggml_type type, ggml_type down_type, Layout layout) {
   const auto devices = gg::DiscoverDevices();
   const auto traits = gg::CpuTraits::Loaded();
   if (!devices || !traits) return state.SkipWithError("no CPU backend");
   const Layer layer(type, down_type, static_cast<std::size_t>(state.range(0)));
-  auto host = moe::HostCompute::Make({.weights = layer.weights, .traits = *traits});
+  auto host = MakeHost(layer, *traits, layout);
   auto backend = gg::Backend::Open(devices->back());
   auto context = gg::Context::Make(64, 64);
   if (!host || !backend || !context) return state.SkipWithError("cannot set up");
@@ -205,14 +220,31 @@ void Experts(benchmark::State& state, ggml_type type, ggml_type down_type) {
   state.counters["ggml_time_over_ours"] = ggml_time / our_time;
 }
 
-BENCHMARK_CAPTURE(Experts, q4_k_q6_k, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K)
+BENCHMARK_CAPTURE(Experts, q4_k_q6_k_file, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K, Layout::kFile)
     ->Arg(1)
+    ->Arg(4)
     ->Arg(32)
     ->Arg(256)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(Experts, q8_0, GGML_TYPE_Q8_0, GGML_TYPE_Q8_0)
+BENCHMARK_CAPTURE(Experts, q4_k_q6_k_packed, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K, Layout::kPacked)
     ->Arg(1)
+    ->Arg(4)
+    ->Arg(32)
+    ->Arg(256)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(Experts, q8_0_file, GGML_TYPE_Q8_0, GGML_TYPE_Q8_0, Layout::kFile)
+    ->Arg(1)
+    ->Arg(4)
+    ->Arg(32)
+    ->Arg(256)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(Experts, q8_0_packed, GGML_TYPE_Q8_0, GGML_TYPE_Q8_0, Layout::kPacked)
+    ->Arg(1)
+    ->Arg(4)
+    ->Arg(32)
     ->Arg(256)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
