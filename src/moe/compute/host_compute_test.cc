@@ -160,7 +160,8 @@ INSTANTIATE_TEST_SUITE_P(Types, HostComputeOfType,
                                          GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q2_K,
                                          GGML_TYPE_Q3_K, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K,
                                          GGML_TYPE_Q6_K, GGML_TYPE_IQ2_XXS, GGML_TYPE_IQ4_XS,
-                                         GGML_TYPE_IQ4_NL, GGML_TYPE_MXFP4),
+                                         GGML_TYPE_IQ4_NL, GGML_TYPE_IQ2_XS, GGML_TYPE_IQ2_S,
+                                         GGML_TYPE_IQ3_XXS, GGML_TYPE_IQ3_S, GGML_TYPE_MXFP4),
                          [](const auto& of) { return TypeName(of.param); });
 
 // Every part of the layer in another form: mixed types, one tensor for gate and up, factors.

@@ -26,8 +26,8 @@ struct EncodedRows {
       : encoded(kCount * ggml_row_size(type, static_cast<std::int64_t>(row_width))),
         decoded(kCount * row_width) {
     const float deviation = 1.5f / std::sqrt(static_cast<float>(row_width));
-    if (type == GGML_TYPE_IQ2_XXS) {
-      FillIq2Xxs(deviation, random);
+    if (TakesAnyCodes(type)) {
+      FillWithCodes(type, deviation, random);
     } else {
       std::normal_distribution<float> normal(0.0f, deviation);
       for (float& value : decoded) value = normal(random);
@@ -42,10 +42,15 @@ struct EncodedRows {
                                          static_cast<std::int64_t>(decoded.size()));
   }
 
-  // Its search tables take seconds to make, but every bit pattern is a value: random blocks of a
-  // half-precision scale and 64 bytes of codes.
-  void FillIq2Xxs(float deviation, std::mt19937& random) {
-    const std::size_t block_bytes = ggml_type_size(GGML_TYPE_IQ2_XXS);
+  // The search tables of these types take seconds to make, but every bit pattern is a value: blocks
+  // of a half-precision scale and random codes.
+  static bool TakesAnyCodes(ggml_type type) {
+    return type == GGML_TYPE_IQ2_XXS || type == GGML_TYPE_IQ2_XS || type == GGML_TYPE_IQ2_S ||
+           type == GGML_TYPE_IQ3_XXS || type == GGML_TYPE_IQ3_S;
+  }
+
+  void FillWithCodes(ggml_type type, float deviation, std::mt19937& random) {
+    const std::size_t block_bytes = ggml_type_size(type);
     const ggml_fp16_t scale = ggml_fp32_to_fp16(deviation / 50.0f);
     for (std::byte& byte : encoded) byte = static_cast<std::byte>(random());
     for (std::size_t at = 0; at < encoded.size(); at += block_bytes) {
