@@ -36,7 +36,7 @@ struct ForwardOptions {
   base::Log log = {};
   bool kv_in_f32 = false;       // keys and values cached as F32 instead of F16
   std::size_t num_threads = 1;  // the bits are the same with more
-  model::Repack repack = model::Repack::kAuto;
+  moe::Repack repack = moe::Repack::kAuto;
 };
 
 class ForwardModel {

@@ -177,7 +177,7 @@ TEST(ForwardPathsTest, SplitFileComputesWhatTheWholeOneDoes) {
 // how far each is off.
 TEST(ForwardPathsTest, RepackedDensePartAddsNoError) {
   auto exact = ForwardModel::Load(test::ModelPath("tiny-q8_0-exact"));
-  auto mapped = ForwardModel::Load(test::ModelPath("tiny-q8_0"), {.repack = model::Repack::kOff});
+  auto mapped = ForwardModel::Load(test::ModelPath("tiny-q8_0"), {.repack = moe::Repack::kOff});
   auto repacked = ForwardModel::Load(test::ModelPath("tiny-q8_0"), {.num_threads = 2});
   ASSERT_TRUE(exact != nullptr && mapped != nullptr && repacked != nullptr);
   EXPECT_EQ(exact->backend().packed_bytes(), base::Bytes(0)) << "F32 is no packed type";

@@ -48,8 +48,11 @@ void AddRunOptions(CLI::App& app, std::uint32_t& threads, PlacementOptions& plac
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   app.add_option("--repack", placement.repack,
-                 "auto copies the CPU's experts into a faster layout when memory allows; off uses "
-                 "them where the file is mapped")
+                 "layout of the weights that the CPU computes with. auto: at load, what fits in "
+                 "free memory is copied into a layout that computes faster; the file's pages are "
+                 "given back. off: weights are used where the file is mapped, read when they are "
+                 "needed, as suits a model larger than memory. Numbers of the two differ by "
+                 "rounding")
       ->type_name("auto|off")
       ->check(CLI::IsMember({"auto", "off"}).description(""))
       ->capture_default_str();
@@ -84,6 +87,7 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
   const gg::Device* cpu = gg::FindDevice(placement_.devices, "cpu");
   const gg::Device* primary = (*devices)[placement_.config.primary().index()];
   LoadProgressLine progress(placement_.config);
+  const moe::Repack repack = options.repack == "off" ? moe::Repack::kOff : moe::Repack::kAuto;
   auto backend = model::LoadDense({.file = &placement_.file,
                                    .primary = *primary,
                                    .cpu = *cpu,
@@ -91,6 +95,7 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
                                                .num_sequences = options.parallel,
                                                .batch_rows = options.batch_rows},
                                    .num_threads = threads,
+                                   .repack = repack,
                                    .log = session.log,
                                    .control = {progress.dense_callback(), stop}});
   progress.Clear();
@@ -101,22 +106,21 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
   for (const gg::Device* device : *devices) owners.push_back(*device);
   auto traits = gg::CpuTraits::Loaded();
   if (!traits) return base::Forward(traits);
-  moe::ExpertLoadRequest request{
-      .config = &placement_.config,
-      .shape = &placement_.description.shape,
-      .hotness = &placement_.hotness,
-      .plan = &placement_.plan,
-      .stacks = &placement_.description.stacks,
-      .file = &placement_.file,
-      .weights = backend_->expert_weights(),
-      .devices = std::move(owners),
-      .traits = *traits,
-      .max_rows = options.batch_rows,
-      .repack = options.repack == "off" ? moe::Repack::kOff : moe::Repack::kAuto,
-      .pack_threads = threads,
-      .log = session.log,
-      .progress = progress.callback(),
-      .stop = std::move(stop)};
+  moe::ExpertLoadRequest request{.config = &placement_.config,
+                                 .shape = &placement_.description.shape,
+                                 .hotness = &placement_.hotness,
+                                 .plan = &placement_.plan,
+                                 .stacks = &placement_.description.stacks,
+                                 .file = &placement_.file,
+                                 .weights = backend_->expert_weights(),
+                                 .devices = std::move(owners),
+                                 .traits = *traits,
+                                 .max_rows = options.batch_rows,
+                                 .repack = repack,
+                                 .pack_threads = threads,
+                                 .log = session.log,
+                                 .progress = progress.callback(),
+                                 .stop = std::move(stop)};
   if (!primary->is_cpu()) {
     request.keep_on_primary = [this](moe::LayerId layer) { return backend_->KeepOnPrimary(layer); };
   }

@@ -20,6 +20,7 @@
 #include "model/family.h"
 #include "moe/compute/expert_compute.h"
 #include "moe/compute/expert_weights.h"
+#include "moe/compute/repack.h"
 #include "moe/target/ids.h"
 
 namespace model {
@@ -46,20 +47,13 @@ struct LoadControl {
   std::stop_token stop;
 };
 
-// Whether weights that the CPU computes with are brought into the kernels' own layout at load. That
-// copies them: memory instead of the mapped file.
-enum class Repack {
-  kAuto,  // where there is memory to spare
-  kOff,   // weights are used where the file is mapped
-};
-
 struct DenseLoadRequest {
   const gg::GgufFile* file = nullptr;  // outlives the backend; described by the same family
   gg::Device primary;                  // runs the dense part; may be the CPU
   gg::Device cpu;
   ContextRequest context;
   std::size_t num_threads = 1;
-  Repack repack = Repack::kAuto;
+  moe::Repack repack = moe::Repack::kAuto;  // of the matrices that the CPU computes with
   base::Log log;
   LoadControl control;
 };

@@ -35,8 +35,8 @@ struct BackendOptions {
   std::uint32_t num_slots = 1;
   std::uint32_t max_batch_rows = 512;
   std::size_t num_threads = 1;
-  ggml_type cache_type = GGML_TYPE_F16;  // of keys and values: F16 or F32
-  Repack repack = Repack::kAuto;         // of the dense matrices that the CPU computes with
+  ggml_type cache_type = GGML_TYPE_F16;     // of keys and values: F16 or F32
+  moe::Repack repack = moe::Repack::kAuto;  // of the dense matrices that the CPU computes with
 };
 
 class Qwen35MoeBackend final : public PlacedBackend {

@@ -239,17 +239,17 @@ class WeightLoader {
   }
 
   void Pack(const WeightOptions& options) {
-    if (options.repack == Repack::kOff || to_pack_.empty()) return;
+    if (options.repack == moe::Repack::kOff || to_pack_.empty()) return;
     PackedLinears packed(*w_.file_);
     std::unordered_map<const ggml_tensor*, const PackedLinear*> packed_of;
     for (const Pending& pending : to_pack_) {
       packed_of.emplace(pending.tensor, packed.Add(*pending.source));
     }
-    // Half of the memory is room for experts, caches and buffers.
-    const std::optional<base::Bytes> available = gg::AvailableHostMemory();
-    if (available && packed.bytes() > base::Bytes(available->count() / 2)) {
-      w_.log_.Warning("the dense part is not repacked: {} of {} free memory is too much",
-                      base::FormatBytes(packed.bytes()), base::FormatBytes(*available));
+    // Half of the memory is left to experts, caches and buffers.
+    const base::Bytes available = gg::AvailableHostMemory().value_or(base::Bytes());
+    if (packed.bytes() > base::Bytes(available.count() / 2)) {
+      w_.log_.Info("the dense part is used as the file has it: packed it needs {}, {} is available",
+                   base::FormatBytes(packed.bytes()), base::FormatBytes(available));
       return;
     }
     if (auto done = packed.Pack(options.num_threads); !done) {

@@ -24,6 +24,7 @@
 #include "model/placed_backend.h"
 #include "model/qwen35moe/hparams.h"
 #include "model/qwen35moe/packed_linear.h"
+#include "moe/compute/repack.h"
 #include "moe/target/ids.h"
 
 namespace model::qwen35moe {
@@ -73,7 +74,7 @@ struct LayerWeights {
 };
 
 struct WeightOptions {
-  Repack repack = Repack::kAuto;
+  moe::Repack repack = moe::Repack::kAuto;
   std::size_t num_threads = 1;  // for repacking
 };
 

@@ -24,6 +24,7 @@
 #include "gg/host_memory.h"
 #include "moe/compute/device_experts.h"
 #include "moe/compute/expert_weights.h"
+#include "moe/compute/repack.h"
 #include "moe/compute/state_components.h"
 #include "moe/materialize/expert_stacks.h"
 #include "moe/plan/plan.h"
@@ -33,13 +34,6 @@ namespace moe {
 
 // Bytes of units that `target` has by now, of those it shall have.
 using LoadProgress = std::function<void(TargetId target, base::Bytes done, base::Bytes total)>;
-
-// Whether CPU owners pack their units (packed_experts.h). One answer for all of them: the layouts
-// may differ in bits.
-enum class Repack {
-  kAuto,  // when all of it fits in the host's available memory with room to spare
-  kOff,   // units are used where the file is mapped
-};
 
 struct ExpertLoadRequest {
   const ExpertSplitTargetConfig* config = nullptr;
@@ -54,6 +48,7 @@ struct ExpertLoadRequest {
   std::vector<gg::Device> devices;
   gg::CpuTraits traits = gg::CpuTraits::Portable();
   std::size_t max_rows = 512;  // of a batch
+  // Whether CPU owners pack their units (packed_experts.h): all of them or none.
   Repack repack = Repack::kAuto;
   std::size_t pack_threads = 1;
   // Asked for each layer that belongs wholly to a primary that is a device: loads the layer into
