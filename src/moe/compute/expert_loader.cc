@@ -49,8 +49,8 @@ class Loader {
                                  const base::Error& reason);
   std::optional<TargetId> NextWithRoom(TargetId target, LayerId layer);
   base::Result<void> MakeHostOwner(TargetId target);
-  bool Packs();
-  bool PackedUnitsFit() const;
+  bool Packs(TargetId first);
+  bool PackedUnitsFit(TargetId first) const;
   base::Result<std::shared_ptr<const PackedExperts>> Pack(TargetId target) const;
   void ReleasePages(TargetId target, LayerId layer);
   void ReleaseExperts(LayerId layer, std::size_t first, std::size_t count) const;
@@ -205,26 +205,28 @@ void Loader::ReleasePages(TargetId target, LayerId layer) {
   }
 }
 
-bool Loader::Packs() {
-  if (!packs_) packs_ = request_.repack == Repack::kAuto && PackedUnitsFit();
+bool Loader::Packs(TargetId first) {
+  if (!packs_) packs_ = request_.repack == Repack::kAuto && PackedUnitsFit(first);
   return *packs_;
 }
 
-bool Loader::PackedUnitsFit() const {
+// `first` is the first CPU owner: targets before it have their units by now.
+bool Loader::PackedUnitsFit(TargetId first) const {
   base::Bytes packed;
-  base::Bytes mapped;
+  base::Bytes others;  // in the host's memory too
   for (std::size_t l = 0; l < num_layers(); ++l) {
-    const std::size_t units = static_cast<std::size_t>(
-        std::ranges::count_if(std::span(owners_).subspan(l * num_experts(), num_experts()),
-                              [&](std::uint8_t owner) { return on_cpu(TargetId(owner)); }));
-    if (const auto run = PackedExperts::RunBytes(request_.weights->layers[l])) {
-      packed += *run * units;
-    } else {
-      mapped += request_.shape->unit_bytes(LayerId(l)) * units;
+    const auto run = PackedExperts::RunBytes(request_.weights->layers[l]);
+    const base::Bytes unit = request_.shape->unit_bytes(LayerId(l));
+    for (const std::uint8_t owner : std::span(owners_).subspan(l * num_experts(), num_experts())) {
+      if (on_cpu(TargetId(owner))) {
+        (run ? packed : others) += run.value_or(unit);
+      } else if (owner > first.index() && request_.devices[owner].host_memory) {
+        others += unit;
+      }
     }
   }
   if (packed == base::Bytes()) return false;
-  const base::Bytes need = packed + base::Bytes(packed.count() / 10) + mapped + kPackMargin;
+  const base::Bytes need = packed + base::Bytes(packed.count() / 10) + others + kPackMargin;
   const base::Bytes available = request_.available_memory().value_or(base::Bytes());
   if (need <= available) return true;
   request_.log.Info(
@@ -257,10 +259,14 @@ base::Result<void> Loader::MakeHostOwner(TargetId target) {
   auto runtime = CurrentRuntime();
   if (!runtime) return base::Forward(runtime);
   std::shared_ptr<const PackedExperts> packed;
-  if (Packs()) {
+  if (Packs(target)) {
     auto made = Pack(target);
     if (!made) return base::Forward(made);
     packed = std::move(*made);
+    // Once more: reading a neighbour may have mapped pages around its own.
+    for (std::size_t l = 0; l < num_layers(); ++l) {
+      if (packed->layer(LayerId(l)) != nullptr) ReleasePages(target, LayerId(l));
+    }
   }
   auto made = HostCompute::Make({.name = name(target),
                                  .weights = request_.weights,

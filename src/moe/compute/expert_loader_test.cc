@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "moe/compute/packed_experts.h"
 #include "moe/compute/test_experts.h"
 #include "moe/plan/placement_path.h"
 
@@ -244,6 +245,20 @@ TEST_F(ExpertLoaderTest, UsesTheFileWithOneLineWhenPackedExpertsDoNotFit) {
   EXPECT_THAT(lines_, ElementsAre(HasSubstr("512.0 MiB is available")));
   EXPECT_EQ(total_, base::Bytes()) << "nothing was packed";
   ExpectRightNumbers(*loaded, 1e-3);
+}
+
+TEST_F(ExpertLoaderTest, PackingLeavesRoomForDevicesOfTheHostsMemory) {
+  ASSERT_TRUE(gg::FindDevice(devices_, "vulkan:0")->host_memory) << "llvmpipe's is the host's";
+  UseType(GGML_TYPE_Q8_0);
+  const base::Bytes packed = *PackedExperts::RunBytes(experts_->weights()->layers[0]) * 6;
+  available_ = base::Bytes::MiB(512) + packed * 2;
+  auto loaded_before = Load("vulkan:0,cpu", {12, std::nullopt});
+  ASSERT_TRUE(loaded_before) << loaded_before.error().message;
+  EXPECT_TRUE(lines_.empty());
+  EXPECT_EQ(total_, unit_ * 6) << "packed";
+  auto loaded_after = Load("cpu,vulkan:0", {6, std::nullopt});
+  ASSERT_TRUE(loaded_after) << loaded_after.error().message;
+  EXPECT_THAT(lines_, ElementsAre(HasSubstr("is available")));
 }
 
 TEST_F(ExpertLoaderTest, PacksNothingWhenOffOrWithoutAKernel) {
