@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "model/qwen35moe/qwen35moe_backend.h"
 #include "moe/compute/host_compute.h"
 #include "moe/compute/multi_compute.h"
+#include "moe/compute/packed_experts.h"
 
 namespace test {
 
@@ -126,14 +128,24 @@ class ForwardModel {
     }
     auto traits = gg::CpuTraits::Loaded();
     if (!traits) return base::Forward(traits);
-    if (options.experts == Experts::kTwoOwners) return LoadTwoOwners(*traits);
-    auto host = moe::HostCompute::Make({.weights = weights, .traits = *traits});
+    if (options.experts == Experts::kTwoOwners) return LoadTwoOwners(options, *traits);
+    auto packed = PackExperts(
+        options, std::vector<std::uint8_t>(weights->layers.size() * weights->num_experts, 1));
+    if (!packed) return base::Forward(packed);
+    auto host = moe::HostCompute::Make({.weights = weights, .traits = *traits, .packed = *packed});
     if (!host) return base::Forward(host);
     backend_->SetExperts(*std::move(host));
     return {};
   }
 
-  base::Result<void> LoadTwoOwners(const gg::CpuTraits& traits) {
+  // Nullptr when they stay in the file.
+  base::Result<std::shared_ptr<const moe::PackedExperts>> PackExperts(
+      const ForwardOptions& options, std::span<const std::uint8_t> owned) const {
+    if (options.repack == moe::Repack::kOff) return nullptr;
+    return moe::PackedExperts::Make({.weights = backend_->expert_weights().get(), .owned = owned});
+  }
+
+  base::Result<void> LoadTwoOwners(const ForwardOptions& options, const gg::CpuTraits& traits) {
     auto described = model::qwen35moe::Describe(*file_);
     if (!described) return base::Forward(described);
     const moe::ModelShape& shape = described->shape;
@@ -146,11 +158,16 @@ class ForwardModel {
     const auto runtime = moe::ExpertSplitRuntime::Make(*plan);
     std::vector<moe::MultiTargetCompute::Owner> owners;
     for (const std::size_t t : {0, 1}) {
+      std::vector<std::uint8_t> owned(split.size());
+      for (std::size_t i = 0; i < split.size(); ++i) owned[i] = split[i] == t ? 1 : 0;
+      auto packed = PackExperts(options, owned);
+      if (!packed) return base::Forward(packed);
       auto host = moe::HostCompute::Make({.name = plan->targets()[t].name,
                                           .weights = backend_->expert_weights(),
                                           .runtime = runtime,
                                           .target = moe::TargetId(t),
-                                          .traits = traits});
+                                          .traits = traits,
+                                          .packed = *packed});
       if (!host) return base::Forward(host);
       owners.push_back({moe::TargetId(t), *std::move(host)});
     }

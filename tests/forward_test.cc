@@ -125,19 +125,22 @@ class BitRuleTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(BitRuleTest, HoldsForThisTypeAcrossChunksAndThreads) {
   const std::string path = test::ModelPath(GetParam());
-  auto model = ForwardModel::Load(path);
-  ASSERT_NE(model, nullptr);
-  const std::vector<std::int32_t> tokens = model->Tokens(100);
-  const std::vector<float> whole = model->Logits(tokens);
-  model->backend().ClearSlot(0);
-  model->backend().SetThreads(3);
-  EXPECT_TRUE(test::SameBits(whole, model->Logits(tokens, 7), model->vocab_size()));
-  model->backend().ClearSlot(0);
-  model->backend().SetThreads(1);
-  EXPECT_TRUE(test::SameBits(whole, model->Logits(tokens, 1), model->vocab_size()));
-  auto split = ForwardModel::Load(path, {.experts = Experts::kTwoOwners});
-  ASSERT_NE(split, nullptr);
-  EXPECT_TRUE(test::SameBits(whole, split->Logits(tokens, 7), model->vocab_size()));
+  for (const auto repack : {moe::Repack::kAuto, moe::Repack::kOff}) {
+    SCOPED_TRACE(repack == moe::Repack::kAuto ? "packed" : "mapped");
+    auto model = ForwardModel::Load(path, {.repack = repack});
+    ASSERT_NE(model, nullptr);
+    const std::vector<std::int32_t> tokens = model->Tokens(100);
+    const std::vector<float> whole = model->Logits(tokens);
+    model->backend().ClearSlot(0);
+    model->backend().SetThreads(3);
+    EXPECT_TRUE(test::SameBits(whole, model->Logits(tokens, 7), model->vocab_size()));
+    model->backend().ClearSlot(0);
+    model->backend().SetThreads(1);
+    EXPECT_TRUE(test::SameBits(whole, model->Logits(tokens, 1), model->vocab_size()));
+    auto split = ForwardModel::Load(path, {.experts = Experts::kTwoOwners, .repack = repack});
+    ASSERT_NE(split, nullptr);
+    EXPECT_TRUE(test::SameBits(whole, split->Logits(tokens, 7), model->vocab_size()));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, BitRuleTest,
@@ -175,7 +178,7 @@ TEST(ForwardPathsTest, SplitFileComputesWhatTheWholeOneDoes) {
 
 // Each form of the weights rounds activations its own way; the F32 model of the same weights says
 // how far each is off.
-TEST(ForwardPathsTest, RepackedDensePartAddsNoError) {
+TEST(ForwardPathsTest, RepackedWeightsAddNoError) {
   auto exact = ForwardModel::Load(test::ModelPath("tiny-q8_0-exact"));
   auto mapped = ForwardModel::Load(test::ModelPath("tiny-q8_0"), {.repack = moe::Repack::kOff});
   auto repacked = ForwardModel::Load(test::ModelPath("tiny-q8_0"), {.num_threads = 2});

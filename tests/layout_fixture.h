@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,6 +22,9 @@ inline constexpr std::size_t kLayoutTokens = 120;
 struct LayoutOptions {
   std::string policy = "ordered";
   std::string plan = {};  // a plan file, instead of planning
+  std::string repack = "auto";
+  // Told of the placement before anything is loaded. May be empty.
+  std::function<void(const cli::ModelPlacement&)> on_placed = {};
 };
 
 // The model file `path`, one CPU thread. Fails the running test and returns nullptr on an error.
@@ -34,11 +38,13 @@ inline std::unique_ptr<cli::LoadedModel> LoadLayout(const std::string& path,
   placement.batch_rows = 64;
   placement.policy = layout.policy;
   placement.plan = layout.plan;
+  placement.repack = layout.repack;
   auto placed = cli::PlaceModel(session, options, placement);
   if (!placed) {
     ADD_FAILURE() << targets << ": " << placed.error().message;
     return nullptr;
   }
+  if (layout.on_placed) layout.on_placed(*placed);
   auto loaded =
       cli::LoadedModel::Load(session, std::move(*placed), options, placement, /*threads=*/1, {});
   if (!loaded) {

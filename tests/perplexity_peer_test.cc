@@ -54,14 +54,16 @@ TEST_P(PerplexityPeerTest, IsLlamaPerplexitysWithinAThousandth) {
   const std::string text = ::testing::TempDir() + "perplexity_peer_" + GetParam() + ".txt";
   ASSERT_TRUE(base::WriteFileAtomically(text, content));
   const std::string model = ModelPath(GetParam());
-  const ProgramResult ours =
-      RunExpertSplit({"perplexity", "--model", model, "--text", text, "--targets", "cpu", "--ctx",
-                      kContext, "--threads", "1", "--json"},
-                     {kNoVulkan});
-  ASSERT_EQ(ours.status, 0) << ours.err;
   const double theirs = LlamaPerplexity(model, text, chunks);
-  const double ppl = nlohmann::json::parse(ours.out, nullptr, false).value("ppl", 0.0);
-  EXPECT_NEAR(ppl / theirs, 1.0, 1e-3) << ppl << " and " << theirs;
+  for (const char* repack : {"auto", "off"}) {
+    const ProgramResult ours =
+        RunExpertSplit({"perplexity", "--model", model, "--text", text, "--targets", "cpu", "--ctx",
+                        kContext, "--threads", "1", "--repack", repack, "--json"},
+                       {kNoVulkan});
+    ASSERT_EQ(ours.status, 0) << ours.err;
+    const double ppl = nlohmann::json::parse(ours.out, nullptr, false).value("ppl", 0.0);
+    EXPECT_NEAR(ppl / theirs, 1.0, 1e-3) << ppl << " and " << theirs << ", --repack " << repack;
+  }
   std::filesystem::remove(text);
 }
 
