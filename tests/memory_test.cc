@@ -70,9 +70,10 @@ class MemoryTest : public testing::Test {
   bool has_vulkan_ = false;
 };
 
-TEST_F(MemoryTest, OnTheCpuOnlyStateAndBuffersAreOurOwn) {
+TEST_F(MemoryTest, OnTheCpuOnlyStateAndBuffersAreOurOwnUnlessWeightsArePacked) {
   const base::Bytes before = ResidentAnonymous();
-  auto model = ForwardModel::Load(test::ModelPath("memory"), {.context_length = kContext});
+  auto model = ForwardModel::Load(test::ModelPath("memory"),
+                                  {.context_length = kContext, .repack = moe::Repack::kOff});
   ASSERT_NE(model, nullptr);
   ASSERT_FALSE(model->Logits(model->Tokens(512)).empty());
   const model::qwen35moe::Qwen35MoeBackend& backend = model->backend();

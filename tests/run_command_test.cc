@@ -116,7 +116,7 @@ TEST(RunCommandTest, RepackedExpertsGiveTheSameTokensOnAnyThreads) {
     EXPECT_EQ(whole.size(), 24u);
     EXPECT_EQ(whole, tokens({"--threads", "3", "--batch", "5"})) << repack;
   }
-  EXPECT_THAT(ErrorOf(RunModel({"--repack", "on", "-p", "Hi"}), 3), HasSubstr("--repack"));
+  EXPECT_THAT(ErrorOf(RunModel({"--repack", "on", "-p", "Hi"}), 2), HasSubstr("--repack"));
 }
 
 TEST(RunCommandTest, ThreeTargetsGiveTheTextOfOne) {
