@@ -46,7 +46,7 @@ class PerplexityPeerTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(PerplexityPeerTest, IsLlamaPerplexitysWithinAThousandth) {
   std::string content;
-  while (content.size() < 400) {
+  while (content.size() < 2500) {
     content += "The quick brown fox jumps over the lazy dog, and " +
                std::to_string(content.size()) + " zebras look on. ";
   }
