@@ -75,8 +75,8 @@ void Convolve(const DeltaNetShape& shape, const DeltaConvolution& work, std::siz
     }
     for (std::size_t t = 0; t < before; ++t) {
       const std::size_t position = work.num_rows + t;
-      const float* last = position < before ? work.window + position * channels
-                                            : work.in.row(position - before);
+      const float* last =
+          position < before ? work.window + position * channels : work.in.row(position - before);
       std::copy_n(last + at, shape.head_dim, work.window + t * channels + at);
     }
   }
@@ -126,8 +126,7 @@ HWY_INLINE void StepColumns(Floats d, std::size_t head_dim, const Token& token, 
     const Vector q1 = hn::Set(d, token.query[i + 1]);
     for (int j = 0; j < N; ++j) {
       const std::size_t at = static_cast<std::size_t>(j) * lanes;
-      const Vector s0 =
-          hn::MulAdd(k0, change[j], hn::Mul(decay, hn::LoadU(d, rows + at)));
+      const Vector s0 = hn::MulAdd(k0, change[j], hn::Mul(decay, hn::LoadU(d, rows + at)));
       hn::StoreU(s0, d, rows + at);
       even[j] = hn::MulAdd(s0, q0, even[j]);
       const Vector s1 =
@@ -151,8 +150,8 @@ HWY_INLINE void NormalizeAndGate(Floats d, const DeltaNetShape& shape, const flo
   const float factor =
       1.0f / std::sqrt(SumOfSquares(d, out, n) / static_cast<float>(n) + shape.norm_epsilon);
   for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
-    const Vector x = hn::Mul(hn::Mul(hn::LoadU(d, out + i), hn::Set(d, factor)),
-                             hn::LoadU(d, norm + i));
+    const Vector x =
+        hn::Mul(hn::Mul(hn::LoadU(d, out + i), hn::Set(d, factor)), hn::LoadU(d, norm + i));
     hn::StoreU(hn::Mul(x, Silu(d, hn::LoadU(d, gate + i))), d, out + i);
   }
 }

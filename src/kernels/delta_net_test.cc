@@ -55,12 +55,11 @@ Output Compute(const Layer& layer, InstructionSet set, std::size_t batch, std::s
            .state = layer.state};
   for (std::size_t row = 0; row < layer.num_rows; row += batch) {
     const std::size_t rows = std::min(batch, layer.num_rows - row);
-    const DeltaConvolution convolution{
-        .kernel = layer.kernel.data(),
-        .window = o.window.data(),
-        .num_rows = rows,
-        .in = {layer.mixed.data() + row * channels, channels},
-        .out = {o.convolved.data() + row * channels, channels}};
+    const DeltaConvolution convolution{.kernel = layer.kernel.data(),
+                                       .window = o.window.data(),
+                                       .num_rows = rows,
+                                       .in = {layer.mixed.data() + row * channels, channels},
+                                       .out = {o.convolved.data() + row * channels, channels}};
     for (std::size_t h = 0; h < shape.num_heads(); h += heads) {
       DeltaConvolve(set)(shape, convolution, h, std::min(h + heads, shape.num_heads()));
     }

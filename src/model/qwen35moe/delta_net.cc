@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "model/qwen35moe/delta_net_nodes.h"
 #include "model/qwen35moe/graph_parts.h"
 
 namespace model::qwen35moe {
@@ -103,6 +104,14 @@ ggml_tensor* BuildDeltaNet(GraphBuild& build, std::size_t layer, ggml_tensor* x)
   const std::vector<ggml_tensor*> projected = ApplyLinears(build, inputs, x);
   ggml_tensor* mixed = projected[0];
   ggml_tensor* gate = projected[1];
+  if (build.state().size().delta_for_kernels) {
+    const auto nodes = std::make_shared<const DeltaNetNodes>(h, weights, state, build.shape->runs);
+    build.kept->push_back(nodes);
+    return ApplyLinear(
+        build, weights.output,
+        nodes->Build(c, {.mixed = mixed, .gate = gate, .alpha = projected[2], .beta = projected[3]},
+                     &build.on_cpu));
+  }
   ggml_tensor* beta = ggml_sigmoid(c, projected[3]);
   beta = ggml_reshape_3d(c, beta, 1, value_heads, num_rows);
   ggml_tensor* decay = ggml_add(c, projected[2], weights.dt_bias);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "model/qwen35moe/graph_parts.h"
+#include "model/qwen35moe/packed_product.h"
 
 namespace model::qwen35moe {
 namespace {
@@ -88,9 +89,9 @@ std::vector<ggml_tensor*> MultiplyPacked(GraphBuild& build, std::span<const Line
       members.push_back(i);
       matrices.push_back(packed[i]);
     }
-    build.products->push_back(std::make_unique<PackedProduct>(std::move(matrices)));
-    const std::vector<ggml_tensor*> products =
-        build.products->back()->Build(build.context, x, &build.on_cpu);
+    const auto product = std::make_shared<const PackedProduct>(std::move(matrices));
+    build.kept->push_back(product);
+    const std::vector<ggml_tensor*> products = product->Build(build.context, x, &build.on_cpu);
     for (std::size_t m = 0; m < members.size(); ++m) results[members[m]] = products[m];
   }
   return results;
@@ -156,7 +157,7 @@ std::vector<ggml_tensor*> Graph::MakeNodes(const GraphSources& sources, const Gr
                    .sources = &sources,
                    .inputs = &inputs_,
                    .on_cpu = {},
-                   .products = &products_};
+                   .kept = &kept_};
   logits_ = BuildNodes(build);
   return std::move(build.on_cpu);
 }

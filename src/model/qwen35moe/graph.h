@@ -18,7 +18,6 @@
 #include "model/qwen35moe/batch_layout.h"
 #include "model/qwen35moe/expert_nodes.h"
 #include "model/qwen35moe/hparams.h"
-#include "model/qwen35moe/packed_product.h"
 #include "model/qwen35moe/state.h"
 #include "model/qwen35moe/weights.h"
 
@@ -81,7 +80,7 @@ class Graph {
   std::vector<ggml_tensor*> MakeNodes(const GraphSources& sources, const GraphShape& shape);
   void SetInputs(std::span<const BatchRow> rows, const BatchLayout& layout);
 
-  std::vector<std::unique_ptr<PackedProduct>> products_;  // nodes refer to them
+  std::vector<std::shared_ptr<const void>> kept_;  // nodes refer to it
   ggml_backend_sched_ptr scheduler_;
   ggml_context_ptr context_;
   ggml_cgraph* graph_ = nullptr;  // in context_

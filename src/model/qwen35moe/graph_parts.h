@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "model/qwen35moe/graph.h"
-#include "model/qwen35moe/packed_product.h"
 
 namespace model::qwen35moe {
 
@@ -22,7 +21,7 @@ struct GraphBuild {
   // Nodes that must run on the CPU whatever the scheduler thinks.
   std::vector<ggml_tensor*> on_cpu;
   // What nodes of the graph refer to; it lives as long as the graph.
-  std::vector<std::unique_ptr<PackedProduct>>* products = nullptr;
+  std::vector<std::shared_ptr<const void>>* kept = nullptr;
 
   const Hparams& hparams() const { return *sources->hparams; }
   const State& state() const { return *sources->state; }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "model/qwen35moe/batch_layout.h"
+#include "model/qwen35moe/delta_net_nodes.h"
 #include "model/qwen35moe/directory.h"
 
 namespace model::qwen35moe {
@@ -117,9 +118,11 @@ base::Result<std::unique_ptr<Qwen35MoeBackend>> Qwen35MoeBackend::Load(
 
 base::Result<void> Qwen35MoeBackend::MakeState(ggml_backend_dev_t primary, ggml_backend_dev_t cpu,
                                                const base::Log& log) {
-  const State::Size size = {.num_slots = options_.num_slots,
-                            .cells_per_slot = RoundUp(options_.context_length, kCellStep),
-                            .cache_type = options_.cache_type};
+  const State::Size size = {
+      .num_slots = options_.num_slots,
+      .cells_per_slot = RoundUp(options_.context_length, kCellStep),
+      .cache_type = options_.cache_type,
+      .delta_for_kernels = primary == cpu && DeltaNetNodes::Supports(hparams_)};
   for (ggml_backend_dev_t device : {primary, cpu}) {
     auto state = State::Make(hparams_, size, device);
     if (!state) return base::Forward(state);

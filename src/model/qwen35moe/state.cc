@@ -34,7 +34,8 @@ std::size_t SlotBytes(const ggml_tensor* tensor, std::uint32_t num_slots) {
 base::Result<State> State::Make(const Hparams& hparams, Size size, ggml_backend_dev_t device) {
   State state;
   state.size_ = size;
-  state.delta_scratch_ = std::int64_t{kInPlaceRows} * hparams.value_dim();
+  state.delta_scratch_ =
+      size.delta_for_kernels ? 0 : std::int64_t{kInPlaceRows} * hparams.value_dim();
   state.context_.reset(ggml_init({.mem_size = ggml_tensor_overhead() * (2 * hparams.num_layers + 1),
                                   .mem_buffer = nullptr,
                                   .no_alloc = true}));

@@ -6,7 +6,8 @@
 //
 // The DeltaNet storage of a slot is [scratch, matrices] so that the result of ggml_gated_delta_net,
 // which is outputs followed by the new matrices, can be laid over it: up to kInPlaceRows rows write
-// their matrices where they were read.
+// their matrices where they were read. For the CPU's own kernels there is no scratch, windows are
+// [taps - 1, channels] and matrices [key channel, value channel].
 #pragma once
 
 #include <ggml-cpp.h>
@@ -39,6 +40,7 @@ class State {
     std::uint32_t num_slots = 1;
     std::uint32_t cells_per_slot = 256;    // a multiple of 64
     ggml_type cache_type = GGML_TYPE_F16;  // F16 or F32
+    bool delta_for_kernels = false;        // DeltaNet states as kernels/delta_net.h takes them
   };
 
   // Zeroed state on `device`. Errors: kCapacity when it has no room.

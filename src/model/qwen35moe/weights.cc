@@ -172,15 +172,39 @@ class WeightLoader {
   }
 
   DeltaNetWeights LoadDeltaNet(const std::string& block) {
-    return {.qkv = RequiredLinear(block + "attn_qkv"),
-            .gate = RequiredLinear(block + "attn_gate"),
-            .alpha = RequiredLinear(block + "ssm_alpha"),
-            .beta = RequiredLinear(block + "ssm_beta"),
-            .output = RequiredLinear(block + "ssm_out"),
-            .conv = Required(block + "ssm_conv1d.weight", Use::kConvolution),
-            .dt_bias = Required(block + "ssm_dt.bias", Use::kVector),
-            .a = Required(block + "ssm_a", Use::kVector),
-            .norm = Required(block + "ssm_norm.weight", Use::kVector)};
+    DeltaNetWeights weights = {.qkv = RequiredLinear(block + "attn_qkv"),
+                               .gate = RequiredLinear(block + "attn_gate"),
+                               .alpha = RequiredLinear(block + "ssm_alpha"),
+                               .beta = RequiredLinear(block + "ssm_beta"),
+                               .output = RequiredLinear(block + "ssm_out"),
+                               .conv = Required(block + "ssm_conv1d.weight", Use::kConvolution),
+                               .dt_bias = Required(block + "ssm_dt.bias", Use::kVector),
+                               .a = Required(block + "ssm_a", Use::kVector),
+                               .norm = Required(block + "ssm_norm.weight", Use::kVector)};
+    return weights;
+  }
+
+  // Of layers whose vectors lie in the host's memory.
+  void TransposeConvolutions() {
+    for (LayerWeights& layer : w_.layers_) {
+      if (!layer.delta_net) continue;
+      DeltaNetWeights& weights = *layer.delta_net;
+      const ggml_tensor* const vectors[] = {weights.conv, weights.dt_bias, weights.a, weights.norm};
+      if (std::ranges::any_of(vectors, [](const ggml_tensor* tensor) {
+            return tensor->buffer == nullptr || !ggml_backend_buffer_is_host(tensor->buffer);
+          })) {
+        continue;
+      }
+      const auto taps = static_cast<std::size_t>(weights.conv->ne[0]);
+      const auto channels = static_cast<std::size_t>(weights.conv->ne[1]);
+      const auto* kernel = static_cast<const float*>(weights.conv->data);
+      weights.conv_by_tap.resize(taps * channels);
+      for (std::size_t c = 0; c < channels; ++c) {
+        for (std::size_t t = 0; t < taps; ++t) {
+          weights.conv_by_tap[t * channels + c] = kernel[c * taps + t];
+        }
+      }
+    }
   }
 
   base::Result<void> LoadDense(const Hparams& hparams) {
@@ -364,6 +388,7 @@ base::Result<std::unique_ptr<Weights>> Weights::Load(
   WeightLoader loader(weights.get(), control);
   if (auto mapped = loader.MapShards(); !mapped) return base::Forward(mapped);
   if (auto loaded = loader.LoadDense(hparams); !loaded) return base::Forward(loaded);
+  loader.TransposeConvolutions();
   loader.Pack(options);
   weights->expert_storage_.resize(weights->layers_.size());
   return weights;

@@ -54,6 +54,9 @@ struct DeltaNetWeights {
   ggml_tensor* dt_bias = nullptr;  // [value_heads]
   ggml_tensor* a = nullptr;        // [value_heads], negative
   ggml_tensor* norm = nullptr;     // [head_dim]
+  // [conv_width, 2 * key_dim + value_dim]: a copy of conv for DeltaNetNodes, when all four vectors
+  // lie in the host's memory; else empty.
+  std::vector<float> conv_by_tap;
 };
 
 // A layer's routed experts on the primary, for layers that stay in its graph. Either gate and up or
