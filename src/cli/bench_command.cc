@@ -34,6 +34,7 @@ Json BenchJson(const LoadedModel& model, const BenchOptions& options, const engi
           {"prompt_tokens", options.speed.prompt_tokens},
           {"decode_tokens", options.speed.decode_tokens},
           {"depth", options.speed.depth},
+          {"sequences", options.speed.sequences},
           {"repeats", options.speed.repeats},
           {"threads", options.threads},
           {"load_ms", model.load_ms()},
@@ -66,6 +67,7 @@ base::Result<void> RunBench(const Session& session, BenchOptions options) {
   }
   if (options.threads == 0) options.threads = std::max(1U, std::thread::hardware_concurrency());
   options.speed.batch_rows = options.placement.batch_rows;
+  options.speed.sequences = options.placement.parallel;
   if (!options.context_given) {
     options.placement.context = static_cast<std::uint32_t>(
         options.speed.depth +
@@ -122,7 +124,8 @@ Command AddBenchCommand(CLI::App& program) {
       "Examples:\n"
       "  expert-split bench --model M.gguf\n"
       "  expert-split bench --model M.gguf --targets cuda:0=20GiB,cpu -p 2048 -n 128 --json\n"
-      "  expert-split bench --model M.gguf -p 0 -n 64 --depth 4096");
+      "  expert-split bench --model M.gguf -p 0 -n 64 --depth 4096\n"
+      "  expert-split bench --model M.gguf -p 0 -n 64 --parallel 4");
   return {app, [options, app](const Session& session) {
             options->context_given = app->count("--ctx") > 0;
             return RunBench(session, *options);

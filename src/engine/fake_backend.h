@@ -13,8 +13,12 @@ namespace engine {
 // with the distance from it.
 class FakeBackend : public model::ModelBackend {
  public:
-  FakeBackend(std::size_t vocab_size, std::size_t context_length, std::size_t max_batch_rows)
-      : vocab_size_(vocab_size), context_length_(context_length), max_batch_rows_(max_batch_rows) {}
+  FakeBackend(std::size_t vocab_size, std::size_t context_length, std::size_t max_batch_rows,
+              std::size_t num_slots = 1)
+      : vocab_size_(vocab_size),
+        context_length_(context_length),
+        max_batch_rows_(max_batch_rows),
+        histories_(num_slots) {}
 
   static std::size_t Likeliest(const std::vector<std::int32_t>& history, std::size_t vocab_size) {
     std::size_t sum = 0;
@@ -22,11 +26,11 @@ class FakeBackend : public model::ModelBackend {
     return sum % vocab_size;
   }
 
-  std::size_t num_slots() const override { return 1; }
+  std::size_t num_slots() const override { return histories_.size(); }
   std::size_t context_length() const override { return context_length_; }
   std::size_t max_batch_rows() const override { return max_batch_rows_; }
   std::size_t vocab_size() const override { return vocab_size_; }
-  std::size_t slot_length(std::uint32_t) const override { return history_.size(); }
+  std::size_t slot_length(std::uint32_t slot) const override { return histories_[slot].size(); }
 
   base::Result<std::span<const float>> Evaluate(std::span<const model::BatchRow> rows,
                                                 std::stop_token stop) override {
@@ -37,12 +41,16 @@ class FakeBackend : public model::ModelBackend {
     batch_sizes.push_back(rows.size());
     logits_.clear();
     for (const model::BatchRow& row : rows) {
-      if (row.position != history_.size()) {
+      if (row.slot >= histories_.size()) {
+        return base::Fail(base::ErrorKind::kInvalidInput, "slot {}", row.slot);
+      }
+      std::vector<std::int32_t>& history = histories_[row.slot];
+      if (row.position != history.size()) {
         return base::Fail(base::ErrorKind::kInvalidInput, "position {}", row.position);
       }
-      history_.push_back(row.token);
+      history.push_back(row.token);
       if (!row.wants_logits) continue;
-      const auto likeliest = static_cast<float>(Likeliest(history_, vocab_size_));
+      const auto likeliest = static_cast<float>(Likeliest(history, vocab_size_));
       for (std::size_t t = 0; t < vocab_size_; ++t) {
         logits_.push_back(-0.1F * std::abs(static_cast<float>(t) - likeliest));
       }
@@ -50,7 +58,7 @@ class FakeBackend : public model::ModelBackend {
     return std::span<const float>(logits_);
   }
 
-  void ClearSlot(std::uint32_t) override { history_.clear(); }
+  void ClearSlot(std::uint32_t slot) override { histories_[slot].clear(); }
   base::Result<void> CopySlot(std::uint32_t, std::uint32_t) override { return {}; }
   void SetThreads(std::size_t) override {}
   std::uint64_t graphs_built() const override { return 0; }
@@ -62,7 +70,7 @@ class FakeBackend : public model::ModelBackend {
   std::size_t vocab_size_;
   std::size_t context_length_;
   std::size_t max_batch_rows_;
-  std::vector<std::int32_t> history_;
+  std::vector<std::vector<std::int32_t>> histories_;  // [slots]
   std::vector<float> logits_;
 };
 

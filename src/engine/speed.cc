@@ -18,30 +18,67 @@ class Measurement {
         token_(0, static_cast<std::int32_t>(backend.vocab_size()) - 1) {}
 
   // Seconds for request_.prompt_tokens, or for request_.decode_tokens, behind `depth` others.
-  base::Result<double> Prompt() { return Timed(request_.prompt_tokens, request_.batch_rows); }
-  base::Result<double> Decode() { return Timed(request_.decode_tokens, 1); }
+  base::Result<double> Prompt() {
+    if (auto ready = Prepare(1); !ready) return base::Forward(ready);
+    return Timed([&] { return Feed(0, request_.prompt_tokens); });
+  }
+  base::Result<double> Decode() {
+    if (auto ready = Prepare(request_.sequences); !ready) return base::Forward(ready);
+    return Timed([&] { return Generate(); });
+  }
+
+  void ClearSlots() {
+    for (std::uint32_t slot = 0; slot < request_.sequences; ++slot) backend_.ClearSlot(slot);
+  }
 
  private:
-  base::Result<double> Timed(std::size_t num_tokens, std::size_t step) {
-    backend_.ClearSlot(0);
-    if (auto done = Feed(request_.depth, request_.batch_rows); !done) return base::Forward(done);
+  template <class Work>
+  static base::Result<double> Timed(const Work& work) {
     const auto start = std::chrono::steady_clock::now();
-    if (auto done = Feed(num_tokens, step); !done) return base::Forward(done);
+    if (auto done = work(); !done) return base::Forward(done);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
-  // Logits for the last token of each step of one, and of the whole.
-  base::Result<void> Feed(std::size_t num_tokens, std::size_t step) {
-    step = std::clamp<std::size_t>(step, 1, backend_.max_batch_rows());
+  // Leaves `depth` tokens in each of the first `num_slots` slots.
+  base::Result<void> Prepare(std::size_t num_slots) {
+    ClearSlots();
+    for (std::uint32_t slot = 0; slot < num_slots; ++slot) {
+      if (auto done = Feed(slot, request_.depth); !done) return done;
+    }
+    return {};
+  }
+
+  model::BatchRow NextRow(std::uint32_t slot, std::size_t position, bool wants_logits) {
+    return {.token = token_(random_),
+            .slot = slot,
+            .position = static_cast<std::uint32_t>(position),
+            .wants_logits = wants_logits};
+  }
+
+  // A token of every sequence a step.
+  base::Result<void> Generate() {
+    std::vector<model::BatchRow> rows;
+    for (std::size_t done = 0; done < request_.decode_tokens; ++done) {
+      rows.clear();
+      for (std::uint32_t slot = 0; slot < request_.sequences; ++slot) {
+        rows.push_back(NextRow(slot, backend_.slot_length(slot), true));
+      }
+      if (auto computed = backend_.Evaluate(rows, stop_); !computed) return base::Forward(computed);
+    }
+    return {};
+  }
+
+  // A prompt of `num_tokens`, with logits for its last one.
+  base::Result<void> Feed(std::uint32_t slot, std::size_t num_tokens) {
+    const std::size_t step =
+        std::clamp<std::size_t>(request_.batch_rows, 1, backend_.max_batch_rows());
     std::vector<model::BatchRow> rows;
     for (std::size_t done = 0; done < num_tokens; done += rows.size()) {
       const std::size_t count = std::min(step, num_tokens - done);
-      const std::size_t position = backend_.slot_length(0);
+      const std::size_t position = backend_.slot_length(slot);
       rows.clear();
       for (std::size_t i = 0; i < count; ++i) {
-        rows.push_back({.token = token_(random_),
-                        .position = static_cast<std::uint32_t>(position + i),
-                        .wants_logits = step == 1 || done + i + 1 == num_tokens});
+        rows.push_back(NextRow(slot, position + i, done + i + 1 == num_tokens));
       }
       if (auto computed = backend_.Evaluate(rows, stop_); !computed) return base::Forward(computed);
     }
@@ -62,6 +99,13 @@ base::Result<void> CheckRequest(const model::ModelBackend& backend, const SpeedR
                       "{} prompt tokens, {} generated tokens, {} repeats: nothing to measure; give "
                       "-p or -n, and -r, at least 1",
                       request.prompt_tokens, request.decode_tokens, request.repeats);
+  }
+  const std::size_t most = std::min(backend.num_slots(), backend.max_batch_rows());
+  if (request.sequences == 0 || request.sequences > most) {
+    return base::Fail(base::ErrorKind::kInvalidInput,
+                      "{} sequences: must be 1 to {}, the slots and rows of a step; change "
+                      "--parallel or --batch",
+                      request.sequences, most);
   }
   const std::size_t context = backend.context_length();
   if (request.depth > context || longest > context - request.depth) {
@@ -108,11 +152,12 @@ base::Result<Speed> MeasureSpeed(
       if (!done) return base::Forward(done);
     }
     if (request.decode_tokens > 0) {
-      auto done = run(measurement.Decode(), request.decode_tokens, speed.decode);
+      auto done =
+          run(measurement.Decode(), request.decode_tokens * request.sequences, speed.decode);
       if (!done) return base::Forward(done);
     }
   }
-  backend.ClearSlot(0);
+  measurement.ClearSlots();
   return speed;
 }
 

@@ -19,13 +19,14 @@ namespace engine {
 struct SpeedRequest {
   std::size_t prompt_tokens = 512;  // of one prompt; 0 measures no prompts
   std::size_t decode_tokens = 64;   // of one generation; 0 measures no generation
-  std::size_t depth = 0;            // tokens that the slot holds before each measurement
+  std::size_t depth = 0;            // tokens that a slot holds before each measurement
+  std::size_t sequences = 1;        // that generate together, a token each a step; slots 0 to N - 1
   std::size_t repeats = 5;          // of both; at least 1
   std::size_t batch_rows = 512;     // prompt tokens a step; cut to what the backend takes
   std::uint32_t seed = 1;
 };
 
-// Tokens a second, one sample a repeat, in the order of measurement.
+// Tokens a second, of all sequences together, one sample a repeat, in the order of measurement.
 struct Speed {
   std::vector<double> prompt;
   std::vector<double> decode;
@@ -40,10 +41,10 @@ struct SampleSummary {
 SampleSummary Summarize(std::vector<double> samples);
 
 // Before anything is measured each kind runs once, so that caches, pages and graphs are warm. A
-// generation is one step a token, without sampling. `progress`, which may be empty, is called after
-// each run, the warm-up included. Leaves slot 0 cleared. Errors: kInvalidInput when there is
-// nothing to measure, no repeat, or depth and tokens exceed the context (all are named); kCancelled
-// on `stop`; those of ModelBackend::Evaluate.
+// generation is one step a token, without sampling. Prompts are of one sequence. `progress`, which
+// may be empty, is called after each run, the warm-up included. Leaves the slots cleared. Errors:
+// kInvalidInput when there is nothing to measure, no repeat, or depth and tokens exceed the context
+// (all are named); kCancelled on `stop`; those of ModelBackend::Evaluate.
 base::Result<Speed> MeasureSpeed(
     model::ModelBackend& backend, const SpeedRequest& request,
     const std::function<void(std::size_t done, std::size_t total)>& progress, std::stop_token stop);

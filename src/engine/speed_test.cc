@@ -44,6 +44,17 @@ TEST(SpeedTest, DepthIsFilledBeforeEachMeasurement) {
   EXPECT_THAT(backend.batch_sizes, ElementsAre(8, 2, 1, 1, 8, 2, 1, 1));
 }
 
+TEST(SpeedTest, SequencesGenerateTogether) {
+  FakeBackend backend(50, 64, 8, /*num_slots=*/3);
+  const auto speed = MeasureSpeed(
+      backend, {.prompt_tokens = 5, .decode_tokens = 2, .depth = 4, .sequences = 3, .repeats = 1},
+      {}, {});
+  ASSERT_TRUE(speed) << speed.error().message;
+  EXPECT_THAT(speed->decode, SizeIs(1));
+  EXPECT_THAT(backend.batch_sizes, ElementsAre(4, 5, 4, 4, 4, 3, 3, 4, 5, 4, 4, 4, 3, 3));
+  for (const std::uint32_t slot : {0u, 1u, 2u}) EXPECT_EQ(backend.slot_length(slot), 0u);
+}
+
 TEST(SpeedTest, RefusesWhatCannotBeMeasured) {
   FakeBackend backend(50, 64, 8);
   const auto message = [&](const SpeedRequest& request) {
@@ -52,6 +63,7 @@ TEST(SpeedTest, RefusesWhatCannotBeMeasured) {
     return speed ? std::string() : speed.error().message;
   };
   EXPECT_THAT(message({.prompt_tokens = 60, .depth = 5}), HasSubstr("context of 64"));
+  EXPECT_THAT(message({.sequences = 2}), HasSubstr("2 sequences"));
   EXPECT_THAT(message({.prompt_tokens = 0, .decode_tokens = 0}), HasSubstr("nothing to measure"));
   EXPECT_THAT(message({.prompt_tokens = 1, .repeats = 0}), HasSubstr("nothing to measure"));
   EXPECT_TRUE(backend.batch_sizes.empty());
