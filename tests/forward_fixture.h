@@ -39,6 +39,8 @@ struct ForwardOptions {
   bool kv_in_f32 = false;       // keys and values cached as F32 instead of F16
   std::size_t num_threads = 1;  // the bits are the same with more
   moe::Repack repack = moe::Repack::kAuto;
+  moe::PackingMemory packing_memory = {};  // of the dense part
+  model::LoadControl control = {};
 };
 
 class ForwardModel {
@@ -109,8 +111,9 @@ class ForwardModel {
          .max_batch_rows = 512,
          .num_threads = options.num_threads,
          .cache_type = options.kv_in_f32 ? GGML_TYPE_F32 : GGML_TYPE_F16,
-         .repack = options.repack},
-        options.log);
+         .repack = options.repack,
+         .packing_memory = options.packing_memory},
+        options.log, options.control);
     if (!backend) return base::Forward(backend);
     backend_ = *std::move(backend);
     return LoadExperts(options);

@@ -8,7 +8,9 @@
 #include <format>
 #include <functional>
 #include <span>
+#include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "forward_fixture.h"
@@ -193,6 +195,49 @@ TEST(ForwardPathsTest, RepackedWeightsAddNoError) {
   const auto of_repacked = test::CompareLogits(reference, repacked->Logits(tokens), width, 1e-1);
   EXPECT_LE(of_repacked.median_nmse, 1.2 * of_mapped.median_nmse)
       << "repacked: " << of_repacked.Describe() << "\nmapped: " << of_mapped.Describe();
+}
+
+TEST(ForwardPathsTest, TheFileIsUsedWithOneWarningWhenTheSystemRefusesMemoryToPack) {
+  std::vector<std::string> warnings;
+  auto refused = ForwardModel::Load(
+      test::ModelPath("tiny-q8_0"),
+      {.log = base::Log([&](base::LogLevel level, std::string_view line) {
+         if (level == base::LogLevel::kWarning) warnings.emplace_back(line);
+       }),
+       .packing_memory = {.allocate = [](base::Bytes) -> base::Result<kernels::PackedMemory> {
+         return base::Fail(base::ErrorKind::kCapacity, "no memory");
+       }}});
+  ASSERT_NE(refused, nullptr);
+  EXPECT_EQ(refused->backend().packed_bytes(), base::Bytes(0));
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_TRUE(warnings[0].starts_with("no memory: ")) << warnings[0];
+  EXPECT_FALSE(refused->Logits(refused->Tokens(10)).empty());
+}
+
+TEST(ForwardPathsTest, PackingTheDensePartShowsProgressAndCanBeInterrupted) {
+  base::Bytes done, whole;
+  auto model = ForwardModel::Load(test::ModelPath("tiny-q8_0"),
+                                  {.control = {.progress = [&](base::Bytes now, base::Bytes of) {
+                                     EXPECT_GT(now, done);
+                                     done = now;
+                                     whole = of;
+                                   }}});
+  ASSERT_NE(model, nullptr);
+  EXPECT_GT(whole, base::Bytes(0));
+  EXPECT_EQ(done, whole);
+
+  auto devices = gg::DiscoverDevices();
+  ASSERT_TRUE(devices) << devices.error().message;
+  auto* cpu = gg::FindDevice(*devices, "cpu")->handle;
+  auto file = gg::GgufFile::Open(test::ModelPath("tiny-q8_0"));
+  ASSERT_TRUE(file) << file.error().message;
+  std::stop_source stop;
+  auto interrupted = model::qwen35moe::Qwen35MoeBackend::Load(
+      *file, cpu, cpu, {.context_length = 128}, {},
+      {.progress = [&](base::Bytes, base::Bytes) { stop.request_stop(); },
+       .stop = stop.get_token()});
+  ASSERT_FALSE(interrupted);
+  EXPECT_EQ(interrupted.error().kind, base::ErrorKind::kCancelled);
 }
 
 class GoldenForwardTest : public testing::TestWithParam<std::string> {};

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "forward_fixture.h"
@@ -80,6 +82,52 @@ TEST_F(MemoryTest, OnTheCpuOnlyStateAndBuffersAreOurOwnUnlessWeightsArePacked) {
   EXPECT_EQ(backend.dense_bytes(), base::Bytes());
   const base::Bytes counted = backend.state_bytes() + backend.graph_bytes();
   EXPECT_LT(ResidentAnonymous() - before, base::Bytes(counted.count() / 10 * 11) + kAllowance);
+}
+
+// What `--repack auto` of the dense part counts.
+TEST_F(MemoryTest, StateIsThereAndComputeBuffersAreKnownBeforePackingIsDecided) {
+  const base::Bytes before = ResidentAnonymous();
+  base::Bytes resident;
+  std::vector<std::string> lines;
+  const auto load = [&](base::Bytes available) {
+    return ForwardModel::Load(test::ModelPath("memory"),
+                              {.num_slots = 3,
+                               .context_length = 16 * kContext,
+                               .log = base::Log([&](base::LogLevel level, std::string_view line) {
+                                 if (level == base::LogLevel::kInfo) lines.emplace_back(line);
+                               }),
+                               .packing_memory = {.available = [&resident, before, available] {
+                                 resident = ResidentAnonymous() - before;
+                                 return available;
+                               }}});
+  };
+  auto packed = load(base::Bytes::Max());
+  ASSERT_NE(packed, nullptr);
+  const base::Bytes packed_bytes = packed->backend().packed_bytes();
+  EXPECT_GT(packed_bytes, base::Bytes());
+  EXPECT_GT(packed->backend().state_bytes(), base::Bytes::MiB(16)) << "too small to be seen";
+  EXPECT_GE(resident, packed->backend().state_bytes());
+  packed.reset();
+
+  auto mapped = load(base::Bytes());
+  ASSERT_NE(mapped, nullptr);
+  EXPECT_EQ(mapped->backend().packed_bytes(), base::Bytes());
+  const base::Bytes untouched = mapped->backend().untouched_host_bytes();
+  ASSERT_TRUE(mapped->backend().ReserveGraphs());
+  EXPECT_EQ(mapped->backend().graph_bytes(), untouched);
+  mapped.reset();
+
+  lines.clear();
+  const base::Bytes need = packed_bytes + moe::PackingMargin(packed_bytes) + untouched;
+  auto enough = load(need);
+  ASSERT_NE(enough, nullptr);
+  EXPECT_EQ(enough->backend().packed_bytes(), packed_bytes);
+  EXPECT_TRUE(lines.empty());
+  enough.reset();
+  auto too_little = load(need - base::Bytes(1));
+  ASSERT_NE(too_little, nullptr);
+  EXPECT_EQ(too_little->backend().packed_bytes(), base::Bytes());
+  EXPECT_EQ(lines.size(), 1U);
 }
 
 TEST_F(MemoryTest, PagesOfWhatADeviceOwnsAreGivenBack) {

@@ -118,6 +118,7 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
                                  .max_rows = options.batch_rows,
                                  .repack = repack,
                                  .pack_threads = threads,
+                                 .untouched_bytes = backend_->untouched_host_bytes(),
                                  .log = session.log,
                                  .progress = progress.callback(),
                                  .stop = std::move(stop)};

@@ -35,14 +35,16 @@ class PlacedBackend : public ModelBackend {
   virtual void SetExperts(std::shared_ptr<moe::MoeExpertCompute> compute) = 0;
   // The experts in the mapped file, with the file's scales.
   virtual const std::shared_ptr<const moe::ExpertWeights>& expert_weights() const = 0;
+  // Host memory that the largest step computes in and that is not there before such a step ran.
+  virtual base::Bytes untouched_host_bytes() const = 0;
   // (row, slot) pairs computed in the primary's own graph so far.
   virtual std::uint64_t primary_pairs() const = 0;
 };
 
 // Watches and ends the loading of the dense part.
 struct LoadControl {
-  // Bytes of the dense part that a primary other than the CPU has by now, of those it shall have.
-  // Called often, on the loading thread; may be empty.
+  // Bytes of the dense part, as the file has them, that are copied to the primary or packed for the
+  // CPU by now, of those that shall be. Called often, on the loading thread; may be empty.
   std::function<void(base::Bytes done, base::Bytes total)> progress;
   std::stop_token stop;
 };
@@ -54,6 +56,7 @@ struct DenseLoadRequest {
   ContextRequest context;
   std::size_t num_threads = 1;
   moe::Repack repack = moe::Repack::kAuto;  // of the matrices that the CPU computes with
+  moe::PackingMemory packing_memory;        // seam
   base::Log log;
   LoadControl control;
 };

@@ -162,17 +162,21 @@ std::vector<ggml_tensor*> Graph::MakeNodes(const GraphSources& sources, const Gr
   return std::move(build.on_cpu);
 }
 
-base::Result<std::unique_ptr<Graph>> Graph::Build(const GraphSources& sources,
-                                                  const GraphShape& shape) {
-  std::unique_ptr<Graph> graph(new Graph());
-  const std::vector<ggml_tensor*> on_cpu = graph->MakeNodes(sources, shape);
+void Graph::Prepare(const GraphSources& sources, const GraphShape& shape) {
+  const std::vector<ggml_tensor*> on_cpu = MakeNodes(sources, shape);
   std::vector<ggml_backend_t> backends = sources.backends.list;
-  graph->scheduler_.reset(ggml_backend_sched_new(
+  scheduler_.reset(ggml_backend_sched_new(
       backends.data(), nullptr, static_cast<int>(backends.size()),
       GraphCapacity(*sources.hparams, shape), /*parallel=*/false, /*op_offload=*/false));
   for (ggml_tensor* node : on_cpu) {
-    ggml_backend_sched_set_tensor_backend(graph->scheduler_.get(), node, sources.backends.cpu());
+    ggml_backend_sched_set_tensor_backend(scheduler_.get(), node, sources.backends.cpu());
   }
+}
+
+base::Result<std::unique_ptr<Graph>> Graph::Build(const GraphSources& sources,
+                                                  const GraphShape& shape) {
+  std::unique_ptr<Graph> graph(new Graph());
+  graph->Prepare(sources, shape);
   if (!ggml_backend_sched_alloc_graph(graph->scheduler_.get(), graph->graph_)) {
     return Fail(ErrorKind::kCapacity,
                 "no memory for the compute buffers of a batch of {} rows over {} cells; use a "
@@ -196,6 +200,14 @@ std::string Graph::FirstRefusal(const GraphSources& sources, const GraphShape& s
     if (touches && !ggml_backend_dev_supports_op(device, node)) return ggml_op_desc(node);
   }
   return "";
+}
+
+base::Bytes Graph::RequiredCpuBytes(const GraphSources& sources, const GraphShape& shape) {
+  Graph graph;
+  graph.Prepare(sources, shape);
+  std::vector<std::size_t> sizes(sources.backends.list.size());
+  ggml_backend_sched_reserve_size(graph.scheduler_.get(), graph.graph_, sizes.data());
+  return base::Bytes(sizes.back());
 }
 
 base::Result<void> Graph::Run(std::span<const BatchRow> rows, const BatchLayout& layout,

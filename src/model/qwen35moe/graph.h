@@ -51,6 +51,9 @@ class Graph {
   static std::string FirstRefusal(const GraphSources& sources, const GraphShape& shape,
                                   ggml_backend_dev_t device);
 
+  // Compute buffers in the CPU backend's memory that a graph of this shape takes. Allocates none.
+  static base::Bytes RequiredCpuBytes(const GraphSources& sources, const GraphShape& shape);
+
   // Runs one batch of this graph's shape. `rows` is the batch, `layout` how it lies in the graph,
   // `first_positions` [num_slots] the length of each slot before it. Writes the logits
   // [num_outputs, n_vocab] to `logits`. Errors: kCancelled when the CPU backend's abort callback
@@ -78,6 +81,8 @@ class Graph {
   Graph() = default;
   // Makes the nodes, without memory; the ones that must run on the CPU.
   std::vector<ggml_tensor*> MakeNodes(const GraphSources& sources, const GraphShape& shape);
+  // Makes the nodes and the scheduler.
+  void Prepare(const GraphSources& sources, const GraphShape& shape);
   void SetInputs(std::span<const BatchRow> rows, const BatchLayout& layout);
 
   std::vector<std::shared_ptr<const void>> kept_;  // nodes refer to it

@@ -1,12 +1,10 @@
 #include "model/qwen35moe/packed_linear.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cstdint>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -14,24 +12,10 @@
 namespace model::qwen35moe {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // Packed bytes that one thread takes at a time.
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
-constexpr std::size_t RoundUp(std::size_t value, std::size_t step) {
-  return (value + step - 1) / step * step;
-}
-
-// Strips of one matrix that one thread packs in one go.
-struct Piece {
-  std::size_t matrix = 0;
-  std::size_t first_strip = 0;
-  std::size_t end_strip = 0;
-};
-
 }  // namespace
-
-void UnmapMemory::operator()(std::byte* address) const { ::munmap(address, size); }
 
 bool PackedLinears::Supports(const gg::GgufTensor& tensor) {
   return tensor.shape.size() == 2 && tensor.shape[1] > 0 &&
@@ -39,7 +23,7 @@ bool PackedLinears::Supports(const gg::GgufTensor& tensor) {
 }
 
 const PackedLinear* PackedLinears::Add(const gg::GgufTensor& tensor) {
-  ES_CHECK(Supports(tensor) && memory_ == nullptr);
+  ES_CHECK(Supports(tensor) && memory_.data() == nullptr);
   auto kernel = kernels::MatrixKernel::Make(tensor.type, tensor.shape[0]);
   ES_CHECK(kernel.has_value());
   Entry& entry = matrices_.emplace_back(
@@ -49,61 +33,78 @@ const PackedLinear* PackedLinears::Add(const gg::GgufTensor& tensor) {
   return &entry.linear;
 }
 
-base::Result<void> PackedLinears::Pack(std::size_t num_threads) {
-  ES_CHECK(memory_ == nullptr);
+base::Result<void> PackedLinears::Pack(const PackOptions& options) {
+  ES_CHECK(memory_.data() == nullptr);
   if (matrices_.empty()) return {};
-  // Room to start at a huge page.
-  const std::size_t size = RoundUp(total_bytes_, kHugePage) + kHugePage;
-  void* mapped = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) {
-    return base::Fail(base::ErrorKind::kCapacity, "{}: no memory to repack {} of the dense part",
-                      file_->name(), base::FormatBytes(bytes()));
+  auto memory = options.allocate(bytes());
+  if (!memory) return base::Forward(memory);
+  PackPieces(memory->data(), options);
+  // Once more: packing a neighbour may have mapped pages around its own.
+  for (const Entry& entry : matrices_) ReleaseSource(entry);
+  if (options.stop.stop_requested()) {
+    return base::Fail(base::ErrorKind::kCancelled, "packing the dense part was interrupted");
   }
-  // Where the kernel has no huge pages, small ones do as well.
-  static_cast<void>(::madvise(mapped, size, MADV_HUGEPAGE));
-  memory_ = {static_cast<std::byte*>(mapped), UnmapMemory{size}};
-  const auto address = reinterpret_cast<std::uintptr_t>(mapped);
-  std::byte* base = memory_.get() + (RoundUp(address, kHugePage) - address);
-  PackPieces(base, num_threads);
-  for (Entry& entry : matrices_) {
-    entry.linear.packed = base + entry.offset;
-    // Once more: packing a neighbour may have mapped pages around its own.
-    ReleaseSource(entry);
-  }
+  memory_ = *std::move(memory);
+  for (Entry& entry : matrices_) entry.linear.packed = memory_.data() + entry.offset;
   return {};
 }
 
-void PackedLinears::PackPieces(std::byte* base, std::size_t num_threads) const {
+std::vector<PackedLinears::Piece> PackedLinears::CutIntoPieces() const {
   std::vector<Piece> pieces;
-  std::vector<std::atomic<std::size_t>> pieces_left(matrices_.size());
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
     const PackedLinear& linear = matrices_[i].linear;
     const std::size_t step = std::max<std::size_t>(1, kPieceBytes / linear.kernel.strip_bytes());
     for (std::size_t first = 0; first < linear.num_strips(); first += step) {
       pieces.push_back({i, first, std::min(linear.num_strips(), first + step)});
-      ++pieces_left[i];
     }
   }
+  return pieces;
+}
+
+base::Bytes PackedLinears::PackPiece(const Piece& piece, std::byte* base) const {
+  const Entry& entry = matrices_[piece.matrix];
+  const std::size_t num_rows = entry.linear.num_outputs;
+  entry.linear.kernel.Pack(file_->Data(*entry.source).data(), num_rows, piece.first_strip,
+                           piece.end_strip, base + entry.offset);
+  // File and packed form are never resident together for more than a few pieces.
+  const std::size_t row_bytes = entry.source->bytes.count() / num_rows;
+  const std::size_t first = piece.first_strip * kernels::kStripRows * row_bytes;
+  const std::size_t end = std::min(num_rows, piece.end_strip * kernels::kStripRows) * row_bytes;
+  file_->shards()[entry.source->shard].ReleasePages(entry.source->offset + first, end - first);
+  return base::Bytes(end - first);
+}
+
+void PackedLinears::PackPieces(std::byte* base, const PackOptions& options) const {
+  const std::vector<Piece> pieces = CutIntoPieces();
+  base::Bytes total;
+  for (const Entry& entry : matrices_) total += entry.source->bytes;
   std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    for (std::size_t at = next++; at < pieces.size(); at = next++) {
-      const Piece& piece = pieces[at];
-      const Entry& entry = matrices_[piece.matrix];
-      entry.linear.kernel.Pack(file_->Data(*entry.source).data(), entry.linear.num_outputs,
-                               piece.first_strip, piece.end_strip, base + entry.offset);
-      // File and packed form are never resident together for more than a few matrices.
-      if (--pieces_left[piece.matrix] == 0) ReleaseSource(entry);
+  std::atomic<std::uint64_t> done = 0;
+  base::Bytes reported;
+  const auto work = [&](bool reports) {
+    while (!options.stop.stop_requested()) {
+      const std::size_t at = next.fetch_add(1, std::memory_order_relaxed);
+      if (at >= pieces.size()) return;
+      done.fetch_add(PackPiece(pieces[at], base).count(), std::memory_order_relaxed);
+      if (reports && options.progress) {
+        reported = base::Bytes(done.load(std::memory_order_relaxed));
+        options.progress(reported, total);
+      }
     }
   };
-  std::vector<std::jthread> others;
-  for (std::size_t i = 1; i < std::min(num_threads, pieces.size()); ++i) {
+  {
+    std::vector<std::jthread> others;
     try {
-      others.emplace_back(work);
-    } catch (const std::system_error&) {
-      break;  // fewer threads do the same work
+      for (std::size_t i = 1; i < std::min(options.num_threads, pieces.size()); ++i) {
+        others.emplace_back([&] { work(false); });
+      }
+    } catch (const std::system_error&) {  // those that started, and this one, do the work
     }
+    work(true);
   }
-  work();
+  if (options.progress && reported < total && !options.stop.stop_requested()) {
+    options.progress(total, total);
+  }
 }
 
 void PackedLinears::ReleaseSource(const Entry& entry) const {

@@ -1,17 +1,20 @@
 // Quantised matrices of the dense part in the layout of kernels::MatrixKernel.
 //
-// They lie one after the other in anonymous memory of their own, in huge pages where the kernel
-// gives them, packed once at load. Immutable after Pack; any thread.
+// They lie one after the other in memory of their own, packed once at load. Immutable after Pack;
+// any thread.
 #pragma once
 
 #include <cstddef>
 #include <deque>
-#include <memory>
+#include <functional>
+#include <stop_token>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/result.h"
 #include "gg/gguf_file.h"
 #include "kernels/matrix_kernel.h"
+#include "kernels/packed_memory.h"
 
 namespace model::qwen35moe {
 
@@ -25,10 +28,14 @@ struct PackedLinear {
   std::size_t bytes() const { return num_strips() * kernel.strip_bytes(); }
 };
 
-// Gives mapped memory back.
-struct UnmapMemory {
-  std::size_t size = 0;
-  void operator()(std::byte* address) const;
+struct PackOptions {
+  std::size_t num_threads = 1;  // the caller's is one of them
+  // Bytes of the file's layout that are packed, of all; by the caller's thread. May be empty.
+  std::function<void(base::Bytes done, base::Bytes total)> progress;
+  std::stop_token stop;  // noticed within a MiB of weights
+  // Seam: where the packed form gets its memory.
+  std::function<base::Result<kernels::PackedMemory>(base::Bytes)> allocate =
+      kernels::PackedMemory::Allocate;
 };
 
 // Owns packed matrices. Collects them first (Add), then packs all at once.
@@ -47,9 +54,10 @@ class PackedLinears {
   base::Bytes bytes() const { return base::Bytes(total_bytes_); }
   std::size_t size() const { return matrices_.size(); }
 
-  // Packs everything with up to `num_threads` threads and gives the mapped pages of the packed
-  // tensors back to the kernel. Once. Errors: kCapacity when there is no memory for it.
-  base::Result<void> Pack(std::size_t num_threads);
+  // Packs everything and gives the mapped pages of the packed tensors back to the kernel. Once.
+  // Errors: kCapacity when there is no memory for it; kCancelled. After an error nothing is left of
+  // the packed form, and no matrix has one.
+  base::Result<void> Pack(const PackOptions& options);
 
  private:
   struct Entry {
@@ -57,13 +65,22 @@ class PackedLinears {
     const gg::GgufTensor* source = nullptr;
     std::size_t offset = 0;  // in memory_
   };
-  void PackPieces(std::byte* base, std::size_t num_threads) const;
+  // Strips of one matrix that one thread packs in one go.
+  struct Piece {
+    std::size_t matrix = 0;
+    std::size_t first_strip = 0;
+    std::size_t end_strip = 0;
+  };
+  std::vector<Piece> CutIntoPieces() const;
+  // Bytes of the file's layout.
+  base::Bytes PackPiece(const Piece& piece, std::byte* base) const;
+  void PackPieces(std::byte* base, const PackOptions& options) const;
   void ReleaseSource(const Entry& entry) const;
 
   const gg::GgufFile* file_;
   std::deque<Entry> matrices_;
   std::size_t total_bytes_ = 0;
-  std::unique_ptr<std::byte, UnmapMemory> memory_;
+  kernels::PackedMemory memory_;
 };
 
 }  // namespace model::qwen35moe

@@ -6,8 +6,10 @@
 #include <ggml-cpp.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <format>
@@ -52,6 +54,13 @@ class PackedLinearTest : public testing::Test {
   static void SetUpTestSuite() { ASSERT_TRUE(gg::DiscoverDevices()); }
 
   void Pack(const std::vector<MatrixSpec>& specs, std::size_t num_threads = 3) {
+    ASSERT_NO_FATAL_FAILURE(MakeFile(specs));
+    auto done = packed_->Pack({.num_threads = num_threads});
+    ASSERT_TRUE(done) << done.error().message;
+  }
+
+  // Everything but Pack.
+  void MakeFile(const std::vector<MatrixSpec>& specs) {
     specs_ = specs;
     test_support::GgufBytes bytes;
     bytes.Text("general.architecture", "any");
@@ -72,8 +81,6 @@ class PackedLinearTest : public testing::Test {
       ASSERT_TRUE(PackedLinears::Supports(tensor)) << tensor.name;
       matrices_.push_back(packed_->Add(tensor));
     }
-    auto done = packed_->Pack(num_threads);
-    ASSERT_TRUE(done) << done.error().message;
   }
 
   // The products of all matrices with `num_rows` rows of `x`, as a graph computes them.
@@ -211,6 +218,62 @@ TEST_F(PackedLinearTest, PagesOfTheFileAreGivenBack) {
   const volatile std::byte touched = file_->Data(file_->tensors()[1])[100'000];
   static_cast<void>(touched);
   EXPECT_GT(ResidentPages(1), 0U);
+}
+
+TEST_F(PackedLinearTest, ReportsTheBytesOfTheFile) {
+  MakeFile({{GGML_TYPE_Q8_0, 2048, 1024}, {GGML_TYPE_Q4_K, 1024, 1024}});
+  std::vector<base::Bytes> reports;
+  base::Bytes whole;
+  auto done = packed_->Pack({.num_threads = 2, .progress = [&](base::Bytes so_far, base::Bytes of) {
+                               reports.push_back(so_far);
+                               whole = of;
+                             }});
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_EQ(whole, file_->tensors()[0].bytes + file_->tensors()[1].bytes);
+  ASSERT_FALSE(reports.empty());
+  EXPECT_EQ(reports.back(), whole);
+  EXPECT_EQ(std::ranges::adjacent_find(reports, std::ranges::greater_equal()), reports.end())
+      << "a report that says nothing new";
+}
+
+TEST_F(PackedLinearTest, NothingIsLeftOfAnInterruptedPacking) {
+  MakeFile({{GGML_TYPE_Q8_0, 2048, 1024}, {GGML_TYPE_Q4_K, 1024, 1024}});
+  std::stop_source stop;
+  std::byte* memory = nullptr;
+  const auto is_mapped = [&] {
+    unsigned char resident = 0;
+    return ::mincore(memory, 1, &resident) == 0;
+  };
+  std::size_t reports = 0;
+  auto done = packed_->Pack({.progress =
+                                 [&](base::Bytes, base::Bytes) {
+                                   EXPECT_TRUE(is_mapped());
+                                   ++reports;
+                                   stop.request_stop();
+                                 },
+                             .stop = stop.get_token(),
+                             .allocate =
+                                 [&](base::Bytes size) {
+                                   auto made = kernels::PackedMemory::Allocate(size);
+                                   memory = made->data();
+                                   return made;
+                                 }});
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().kind, base::ErrorKind::kCancelled);
+  EXPECT_EQ(reports, 1U);
+  EXPECT_FALSE(is_mapped());
+  for (const PackedLinear* matrix : matrices_) EXPECT_EQ(matrix->packed, nullptr);
+  EXPECT_EQ(ResidentPages(0) + ResidentPages(1), 0U) << "of the file";
+}
+
+TEST_F(PackedLinearTest, RefusedMemoryIsAnError) {
+  MakeFile({{GGML_TYPE_Q8_0, 16, 64}});
+  auto done = packed_->Pack({.allocate = [](base::Bytes) -> base::Result<kernels::PackedMemory> {
+    return base::Fail(base::ErrorKind::kCapacity, "none");
+  }});
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().kind, base::ErrorKind::kCapacity);
+  EXPECT_EQ(matrices_[0]->packed, nullptr);
 }
 
 TEST(PackedLinearsTest, OnlyMatricesOfPackedTypesAreSupported) {

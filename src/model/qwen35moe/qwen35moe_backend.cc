@@ -65,7 +65,8 @@ base::Result<std::unique_ptr<PlacedBackend>> LoadDense(const DenseLoadRequest& r
                                  .max_batch_rows = context.batch_rows,
                                  .num_threads = request.num_threads,
                                  .cache_type = static_cast<ggml_type>(context.kv_type),
-                                 .repack = request.repack},
+                                 .repack = request.repack,
+                                 .packing_memory = request.packing_memory},
                                 request.log, request.control);
 }
 
@@ -89,9 +90,7 @@ base::Result<std::unique_ptr<Qwen35MoeBackend>> Qwen35MoeBackend::Load(
     }
     backend->backends_.emplace_back(opened);
   }
-  auto weights =
-      Weights::Load(file, backend->hparams_, primary, cpu,
-                    {.repack = options.repack, .num_threads = options.num_threads}, log, control);
+  auto weights = Weights::Load(file, backend->hparams_, primary, cpu, options.repack, log, control);
   if (!weights) return base::Forward(weights);
   backend->weights_ = *std::move(weights);
   backend->experts_ = std::make_unique<ExpertNodes>(hparams->num_layers);
@@ -100,6 +99,10 @@ base::Result<std::unique_ptr<Qwen35MoeBackend>> Qwen35MoeBackend::Load(
     backend->sources_.backends.list.push_back(one.get());
   }
   if (auto made = backend->MakeState(primary, cpu, log); !made) return base::Forward(made);
+  // The state is zeroed and thereby there, in what is available no more.
+  auto packed = backend->weights_->Pack(options.num_threads, backend->untouched_host_bytes(),
+                                        options.packing_memory, control);
+  if (!packed) return base::Forward(packed);
 
   ggml_backend_t cpu_backend = backend->sources_.backends.cpu();
   if (auto set_abort = BackendFunction<ggml_backend_set_abort_callback_t>(
@@ -250,6 +253,10 @@ std::vector<ExpertCounter> Qwen35MoeBackend::expert_counters() const {
   return counters;
 }
 
+base::Bytes Qwen35MoeBackend::untouched_host_bytes() const {
+  return Graph::RequiredCpuBytes(sources_, LargestShape());
+}
+
 base::Bytes Qwen35MoeBackend::graph_bytes() const {
   base::Bytes total;
   for (const std::unique_ptr<Graph>& graph : graphs_) total += graph->buffer_bytes();
@@ -257,11 +264,8 @@ base::Bytes Qwen35MoeBackend::graph_bytes() const {
 }
 
 base::Result<void> Qwen35MoeBackend::ReserveGraphs() {
-  GraphShape shape{.runs = {{0, 1, LargestStep()}},
-                   .num_cells = state_->size().cells_per_slot,
-                   .num_outputs = 1};
   graphs_.clear();
-  auto graph = Graph::Build(sources_, shape);
+  auto graph = Graph::Build(sources_, LargestShape());
   if (!graph) return base::Forward(graph);
   graphs_.push_back(*std::move(graph));
   return {};

@@ -37,6 +37,7 @@ struct BackendOptions {
   std::size_t num_threads = 1;
   ggml_type cache_type = GGML_TYPE_F16;     // of keys and values: F16 or F32
   moe::Repack repack = moe::Repack::kAuto;  // of the dense matrices that the CPU computes with
+  moe::PackingMemory packing_memory;        // seam
 };
 
 class Qwen35MoeBackend final : public PlacedBackend {
@@ -55,6 +56,7 @@ class Qwen35MoeBackend final : public PlacedBackend {
   const std::shared_ptr<const moe::ExpertWeights>& expert_weights() const override {
     return expert_weights_;
   }
+  base::Bytes untouched_host_bytes() const override;
   std::uint64_t primary_pairs() const override { return primary_pairs_; }
 
   std::size_t num_slots() const override { return lengths_.size(); }
@@ -93,6 +95,11 @@ class Qwen35MoeBackend final : public PlacedBackend {
   // Rows of the largest step of one sequence.
   std::uint32_t LargestStep() const {
     return std::min(options_.max_batch_rows, options_.context_length);
+  }
+  GraphShape LargestShape() const {
+    return {.runs = {{0, 1, LargestStep()}},
+            .num_cells = state_->size().cells_per_slot,
+            .num_outputs = 1};
   }
   bool ExpertsAreComplete() const;
 

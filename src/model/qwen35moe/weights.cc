@@ -1,397 +1,57 @@
 #include "model/qwen35moe/weights.h"
 
-#include <algorithm>
-#include <cstring>
 #include <format>
-#include <functional>
-#include <string_view>
 #include <utility>
 
-#include "base/check.h"
-#include "gg/host_memory.h"
+#include "model/qwen35moe/weight_loader.h"
 
 namespace model::qwen35moe {
-namespace {
-
-using base::ErrorKind;
-using base::Fail;
-
-// Of one copy to a device: so little of the mapped file is resident at a time, and so soon an
-// interruption is noticed.
-constexpr std::size_t kUploadStep = std::size_t{64} << 20;
-
-// What a weight is used for; decides which operation a device is asked about.
-enum class Use { kMatrix, kExperts, kVector, kConvolution };
-
-ggml_context_ptr NewContext(std::size_t num_tensors) {
-  return ggml_context_ptr(ggml_init({.mem_size = ggml_tensor_overhead() * num_tensors + 1024,
-                                     .mem_buffer = nullptr,
-                                     .no_alloc = true}));
-}
-
-ggml_tensor* NewTensor(ggml_context* context, const gg::GgufTensor& source, ggml_type type) {
-  std::int64_t extents[GGML_MAX_DIMS] = {1, 1, 1, 1};
-  for (std::size_t i = 0; i < source.shape.size(); ++i) {
-    extents[i] = static_cast<std::int64_t>(source.shape[i]);
-  }
-  ggml_tensor* tensor =
-      ggml_new_tensor(context, type, static_cast<int>(source.shape.size()), extents);
-  ggml_set_name(tensor, source.name.c_str());
-  return tensor;
-}
-
-// Whether `device` computes with `weight` for one row and for a batch.
-bool Supports(ggml_backend_dev_t device, ggml_tensor* weight, Use use) {
-  ggml_context_ptr probe = NewContext(8);
-  ggml_context* c = probe.get();
-  for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{64}}) {
-    ggml_tensor* op = nullptr;
-    switch (use) {
-      case Use::kMatrix:
-        op = ggml_mul_mat(c, weight, ggml_new_tensor_2d(c, GGML_TYPE_F32, weight->ne[0], rows));
-        break;
-      case Use::kExperts: {
-        ggml_tensor* ids = ggml_new_tensor_2d(c, GGML_TYPE_I32, 1, rows);
-        op = ggml_mul_mat_id(c, weight,
-                             ggml_new_tensor_3d(c, GGML_TYPE_F32, weight->ne[0], 1, rows), ids);
-        break;
-      }
-      case Use::kVector:
-        op = ggml_mul(c, ggml_new_tensor_2d(c, GGML_TYPE_F32, weight->ne[0], rows), weight);
-        break;
-      case Use::kConvolution:
-        op = ggml_ssm_conv(
-            c, ggml_new_tensor_3d(c, GGML_TYPE_F32, weight->ne[0] - 1 + rows, weight->ne[1], 1),
-            weight);
-        break;
-    }
-    if (!ggml_backend_dev_supports_op(device, op)) return false;
-  }
-  return true;
-}
-
-std::vector<float> ToFloats(std::span<const std::byte> bytes, ggml_type type, std::size_t count) {
-  std::vector<float> values(count);
-  ggml_get_type_traits(type)->to_float(bytes.data(), values.data(),
-                                       static_cast<std::int64_t>(count));
-  return values;
-}
-
-}  // namespace
-
-// Collects the tensors first (Want…), then gives them their memory (Place).
-class WeightLoader {
- public:
-  explicit WeightLoader(Weights* weights, LoadControl control = {})
-      : w_(*weights), control_(std::move(control)) {}
-
-  bool primary_is_cpu() const { return w_.primary_ == w_.cpu_; }
-
-  base::Result<void> MapShards() {
-    for (const base::MappedFile& shard : w_.file_->shards()) {
-      // ggml takes a mutable pointer; weights are never written.
-      void* bytes = const_cast<std::byte*>(shard.bytes().data());
-      ggml_backend_buffer_t buffer = ggml_backend_dev_buffer_from_host_ptr(
-          w_.cpu_, bytes, shard.bytes().size(), shard.bytes().size());
-      if (buffer == nullptr) {
-        return Fail(ErrorKind::kInternal, "{}: ggml's CPU device cannot use the mapping",
-                    shard.path());
-      }
-      ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-      w_.mapped_.emplace_back(buffer);
-    }
-    return {};
-  }
-
-  // A tensor in the mapping.
-  ggml_tensor* Map(ggml_context* context, const gg::GgufTensor& source) {
-    ggml_tensor* tensor = NewTensor(context, source, static_cast<ggml_type>(source.type));
-    void* bytes = const_cast<std::byte*>(w_.file_->Data(source).data());
-    const ggml_status status =
-        ggml_backend_tensor_alloc(w_.mapped_[source.shard].get(), tensor, bytes);
-    ES_CHECK(status == GGML_STATUS_SUCCESS);
-    return tensor;
-  }
-
-  ggml_tensor* Optional(const std::string& name, Use use) {
-    const gg::GgufTensor* source = w_.file_->FindTensor(name);
-    if (source == nullptr) return nullptr;
-    const bool convert = use != Use::kMatrix && source->type != GGML_TYPE_F32;
-    if (primary_is_cpu() && !convert) return Map(mapped_context_.get(), *source);
-
-    ggml_tensor* tensor = NewTensor(primary_context_.get(), *source,
-                                    convert ? GGML_TYPE_F32 : static_cast<ggml_type>(source->type));
-    ggml_backend_buffer_type_t kind = ggml_backend_dev_buffer_type(w_.primary_);
-    const bool fits =
-        ggml_backend_buft_get_alloc_size(kind, tensor) <= ggml_backend_buft_get_max_size(kind);
-    if (!fits || !Supports(w_.primary_, tensor, use)) {
-      w_.log_.Warning("{} cannot hold {} ({}, {}): it stays on the CPU",
-                      ggml_backend_dev_name(w_.primary_), name,
-                      ggml_type_name(static_cast<ggml_type>(source->type)),
-                      base::FormatBytes(source->bytes));
-      // The tensor left behind in the context is never given memory.
-      if (!convert) return Map(mapped_context_.get(), *source);
-      tensor = NewTensor(converted_context_.get(), *source, GGML_TYPE_F32);
-      converted_.push_back({tensor, source});
-      return tensor;
-    }
-    uploads_.push_back({tensor, source});
-    return tensor;
-  }
-
-  ggml_tensor* Required(const std::string& name, Use use) {
-    ggml_tensor* tensor = Optional(name, use);
-    if (tensor == nullptr && missing_.empty()) missing_ = name;
-    return tensor;
-  }
-
-  // A matrix that is packed when it stays with the CPU.
-  ggml_tensor* RequiredMatrix(const std::string& name) {
-    ggml_tensor* tensor = Required(name, Use::kMatrix);
-    // Tensors that are to be uploaded have no buffer yet.
-    if (tensor != nullptr && tensor->buffer != nullptr) {
-      const gg::GgufTensor* source = w_.file_->FindTensor(name);
-      if (PackedLinears::Supports(*source)) to_pack_.push_back({tensor, source});
-    }
-    return tensor;
-  }
-
-  Linear RequiredLinear(const std::string& stem, bool with_bias = false) {
-    return Linear{.weight = RequiredMatrix(stem + ".weight"),
-                  .scale = Optional(stem + ".scale", Use::kVector),
-                  .bias = with_bias ? Optional(stem + ".bias", Use::kVector) : nullptr};
-  }
-
-  AttentionWeights LoadAttention(const std::string& block) {
-    return {.query_gate = RequiredLinear(block + "attn_q", true),
-            .key = RequiredLinear(block + "attn_k", true),
-            .value = RequiredLinear(block + "attn_v", true),
-            .output = RequiredLinear(block + "attn_output", true),
-            .query_norm = Required(block + "attn_q_norm.weight", Use::kVector),
-            .key_norm = Required(block + "attn_k_norm.weight", Use::kVector)};
-  }
-
-  DeltaNetWeights LoadDeltaNet(const std::string& block) {
-    DeltaNetWeights weights = {.qkv = RequiredLinear(block + "attn_qkv"),
-                               .gate = RequiredLinear(block + "attn_gate"),
-                               .alpha = RequiredLinear(block + "ssm_alpha"),
-                               .beta = RequiredLinear(block + "ssm_beta"),
-                               .output = RequiredLinear(block + "ssm_out"),
-                               .conv = Required(block + "ssm_conv1d.weight", Use::kConvolution),
-                               .dt_bias = Required(block + "ssm_dt.bias", Use::kVector),
-                               .a = Required(block + "ssm_a", Use::kVector),
-                               .norm = Required(block + "ssm_norm.weight", Use::kVector)};
-    return weights;
-  }
-
-  // Of layers whose vectors lie in the host's memory.
-  void TransposeConvolutions() {
-    for (LayerWeights& layer : w_.layers_) {
-      if (!layer.delta_net) continue;
-      DeltaNetWeights& weights = *layer.delta_net;
-      const ggml_tensor* const vectors[] = {weights.conv, weights.dt_bias, weights.a, weights.norm};
-      if (std::ranges::any_of(vectors, [](const ggml_tensor* tensor) {
-            return tensor->buffer == nullptr || !ggml_backend_buffer_is_host(tensor->buffer);
-          })) {
-        continue;
-      }
-      const auto taps = static_cast<std::size_t>(weights.conv->ne[0]);
-      const auto channels = static_cast<std::size_t>(weights.conv->ne[1]);
-      const auto* kernel = static_cast<const float*>(weights.conv->data);
-      weights.conv_by_tap.resize(taps * channels);
-      for (std::size_t c = 0; c < channels; ++c) {
-        for (std::size_t t = 0; t < taps; ++t) {
-          weights.conv_by_tap[t * channels + c] = kernel[c * taps + t];
-        }
-      }
-    }
-  }
-
-  base::Result<void> LoadDense(const Hparams& hparams) {
-    const std::size_t capacity = w_.file_->tensors().size() * 2 + 8;
-    mapped_context_ = NewContext(capacity);
-    primary_context_ = NewContext(capacity);
-    converted_context_ = NewContext(capacity);
-
-    const gg::GgufTensor* embedding = w_.file_->FindTensor("token_embd.weight");
-    if (embedding == nullptr) {
-      return Fail(ErrorKind::kCorruptModel, "{}: no tensor token_embd.weight", w_.file_->name());
-    }
-    w_.token_embedding_ = Map(mapped_context_.get(), *embedding);
-    w_.output_norm_ = Required("output_norm.weight", Use::kVector);
-    const bool tied = w_.file_->FindTensor("output.weight") == nullptr;
-    w_.output_.weight = RequiredMatrix(tied ? "token_embd.weight" : "output.weight");
-    w_.output_.scale = tied ? nullptr : Optional("output.scale", Use::kVector);
-
-    for (std::uint32_t i = 0; i < hparams.num_layers; ++i) {
-      const std::string block = std::format("blk.{}.", i);
-      LayerWeights layer;
-      layer.attention_norm = Required(block + "attn_norm.weight", Use::kVector);
-      layer.ffn_norm = Required(block + "post_attention_norm.weight", Use::kVector);
-      if (hparams.is_recurrent(i)) {
-        layer.delta_net = LoadDeltaNet(block);
-      } else {
-        layer.attention = LoadAttention(block);
-      }
-      layer.router = Required(block + "ffn_gate_inp.weight", Use::kMatrix);
-      layer.shared_router = Required(block + "ffn_gate_inp_shexp.weight", Use::kMatrix);
-      layer.shared_gate = RequiredLinear(block + "ffn_gate_shexp");
-      layer.shared_up = RequiredLinear(block + "ffn_up_shexp");
-      layer.shared_down = RequiredLinear(block + "ffn_down_shexp");
-      w_.layers_.push_back(std::move(layer));
-    }
-    if (!missing_.empty()) {
-      return Fail(ErrorKind::kCorruptModel, "{}: no tensor {}", w_.file_->name(), missing_);
-    }
-    return Place();
-  }
-
-  // Memory for everything that is not used in the mapping, and its content.
-  base::Result<void> Place() {
-    if (auto done = Allocate(uploads_, w_.primary_); !done) return done;
-    if (auto done = Allocate(converted_, w_.cpu_); !done) return done;
-    for (const Pending& pending : uploads_) upload_bytes_ += pending.source->bytes;
-    for (const std::vector<Pending>* list : {&uploads_, &converted_}) {
-      for (const Pending& pending : *list) {
-        if (auto filled = Fill(pending); !filled) return filled;
-      }
-    }
-    w_.contexts_.push_back(std::move(mapped_context_));
-    w_.contexts_.push_back(std::move(primary_context_));
-    w_.contexts_.push_back(std::move(converted_context_));
-    return {};
-  }
-
-  void Pack(const WeightOptions& options) {
-    if (options.repack == moe::Repack::kOff || to_pack_.empty()) return;
-    PackedLinears packed(*w_.file_);
-    std::unordered_map<const ggml_tensor*, const PackedLinear*> packed_of;
-    for (const Pending& pending : to_pack_) {
-      packed_of.emplace(pending.tensor, packed.Add(*pending.source));
-    }
-    // Half of the memory is left to experts, caches and buffers.
-    const base::Bytes available = gg::AvailableHostMemory().value_or(base::Bytes());
-    if (packed.bytes() > base::Bytes(available.count() / 2)) {
-      w_.log_.Info("the dense part is used as the file has it: packed it needs {}, {} is available",
-                   base::FormatBytes(packed.bytes()), base::FormatBytes(available));
-      return;
-    }
-    if (auto done = packed.Pack(options.num_threads); !done) {
-      w_.log_.Warning("{}", done.error().message);
-      return;
-    }
-    w_.log_.Debug("repacked {} of the dense part", base::FormatBytes(packed.bytes()));
-    w_.packed_ = std::move(packed);
-    w_.packed_of_ = std::move(packed_of);
-  }
-
- private:
-  struct Pending {
-    ggml_tensor* tensor;
-    const gg::GgufTensor* source;
-  };
-
-  // Buffers as large as the device allows, filled in order.
-  base::Result<void> Allocate(const std::vector<Pending>& list, ggml_backend_dev_t device) {
-    ggml_backend_buffer_type_t kind = ggml_backend_dev_buffer_type(device);
-    const std::size_t alignment = ggml_backend_buft_get_alignment(kind);
-    const auto padded = [&](const Pending& p) {
-      return GGML_PAD(ggml_backend_buft_get_alloc_size(kind, p.tensor), alignment);
-    };
-    for (std::size_t first = 0; first < list.size();) {
-      std::size_t last = first;
-      std::size_t total = 0;
-      while (last < list.size() && (last == first || total + padded(list[last]) <=
-                                                         ggml_backend_buft_get_max_size(kind))) {
-        total += padded(list[last++]);
-      }
-      ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(kind, total);
-      if (buffer == nullptr) {
-        return Fail(
-            ErrorKind::kCapacity,
-            "{} has no room for {} of the dense part; put another target first in --targets",
-            ggml_backend_dev_name(device), base::FormatBytes(base::Bytes(total)));
-      }
-      ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-      w_.buffers_.emplace_back(buffer);
-      if (device != w_.cpu_) w_.primary_bytes_ += base::Bytes(total);
-      auto* address = static_cast<std::byte*>(ggml_backend_buffer_get_base(buffer));
-      for (; first < last; ++first) {
-        const ggml_status status = ggml_backend_tensor_alloc(buffer, list[first].tensor, address);
-        ES_CHECK(status == GGML_STATUS_SUCCESS);
-        address += padded(list[first]);
-      }
-    }
-    return {};
-  }
-
-  base::Result<void> CheckStop() const {
-    if (!control_.stop.stop_requested()) return {};
-    return Fail(ErrorKind::kCancelled, "loading was interrupted");
-  }
-
-  // Copies a part of the tensor and gives its pages back, until all is there.
-  base::Result<void> Copy(const Pending& pending) {
-    const std::span<const std::byte> bytes = w_.file_->Data(*pending.source);
-    for (std::size_t first = 0; first < bytes.size(); first += kUploadStep) {
-      if (auto on = CheckStop(); !on) return on;
-      const std::size_t count = std::min(kUploadStep, bytes.size() - first);
-      ggml_backend_tensor_set(pending.tensor, bytes.data() + first, first, count);
-      w_.file_->shards()[pending.source->shard].ReleasePages(pending.source->offset + first, count);
-      Report(base::Bytes(count));
-    }
-    return {};
-  }
-
-  base::Result<void> Fill(const Pending& pending) {
-    if (static_cast<int>(pending.tensor->type) == pending.source->type) return Copy(pending);
-    if (auto on = CheckStop(); !on) return on;
-    const std::vector<float> values =
-        ToFloats(w_.file_->Data(*pending.source), static_cast<ggml_type>(pending.source->type),
-                 static_cast<std::size_t>(ggml_nelements(pending.tensor)));
-    ggml_backend_tensor_set(pending.tensor, values.data(), 0, values.size() * sizeof(float));
-    w_.file_->shards()[pending.source->shard].ReleasePages(pending.source->offset,
-                                                           pending.source->bytes.count());
-    Report(pending.source->bytes);
-    return {};
-  }
-
-  void Report(base::Bytes filled) {
-    filled_bytes_ += filled;
-    if (control_.progress && filled_bytes_ <= upload_bytes_) {
-      control_.progress(filled_bytes_, upload_bytes_);
-    }
-  }
-
-  Weights& w_;
-  LoadControl control_;
-  base::Bytes upload_bytes_;
-  base::Bytes filled_bytes_;
-  ggml_context_ptr mapped_context_;     // tensors in the mapping
-  ggml_context_ptr primary_context_;    // tensors to upload
-  ggml_context_ptr converted_context_;  // vectors that the CPU keeps as F32
-  std::vector<Pending> uploads_;
-  std::vector<Pending> converted_;
-  std::vector<Pending> to_pack_;
-  std::string missing_;
-};
 
 base::Result<std::unique_ptr<Weights>> Weights::Load(
     const gg::GgufFile& file, const Hparams& hparams, ggml_backend_dev_t primary,
-    ggml_backend_dev_t cpu, const WeightOptions& options, const base::Log& log,
-    const LoadControl& control) {
+    ggml_backend_dev_t cpu, moe::Repack repack, const base::Log& log, const LoadControl& control) {
   std::unique_ptr<Weights> weights(new Weights());
   weights->file_ = &file;
   weights->primary_ = primary;
   weights->cpu_ = cpu;
+  weights->repack_ = repack;
   weights->log_ = log;
   WeightLoader loader(weights.get(), control);
   if (auto mapped = loader.MapShards(); !mapped) return base::Forward(mapped);
   if (auto loaded = loader.LoadDense(hparams); !loaded) return base::Forward(loaded);
   loader.TransposeConvolutions();
-  loader.Pack(options);
   weights->expert_storage_.resize(weights->layers_.size());
   return weights;
+}
+
+base::Result<void> Weights::Pack(std::size_t num_threads, base::Bytes untouched,
+                                 const moe::PackingMemory& memory, const LoadControl& control) {
+  if (repack_ == moe::Repack::kOff || packable_.empty()) return {};
+  PackedLinears packed(*file_);
+  std::unordered_map<const ggml_tensor*, const PackedLinear*> packed_of;
+  for (const auto& [tensor, source] : packable_) packed_of.emplace(tensor, packed.Add(*source));
+  if (!moe::FitsPacked("matrices of the dense part are", packed.bytes(), untouched, memory, log_)) {
+    return {};
+  }
+  PackOptions options{.num_threads = num_threads,
+                      .progress = {},
+                      .stop = control.stop,
+                      .allocate = memory.allocate};
+  if (control.progress) {
+    options.progress = [&](base::Bytes done, base::Bytes total) {
+      control.progress(uploaded_bytes_ + done, uploaded_bytes_ + total);
+    };
+  }
+  if (auto done = packed.Pack(options); !done) {
+    if (done.error().kind != base::ErrorKind::kCapacity) return done;
+    log_.Warning("{}: matrices of the dense part are used as the file has them",
+                 done.error().message);
+    return {};
+  }
+  log_.Debug("repacked {} of the dense part", base::FormatBytes(packed.bytes()));
+  packed_ = std::move(packed);
+  packed_of_ = std::move(packed_of);
+  return {};
 }
 
 base::Result<bool> Weights::LoadExperts(moe::LayerId layer) {

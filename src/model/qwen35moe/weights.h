@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -76,20 +77,20 @@ struct LayerWeights {
   std::optional<ExpertWeights> experts;
 };
 
-struct WeightOptions {
-  moe::Repack repack = moe::Repack::kAuto;
-  std::size_t num_threads = 1;  // for repacking
-};
-
 class Weights {
  public:
   // `primary` may be `cpu`. The file must outlive the weights and have passed the directory check.
-  // Errors: kCorruptModel naming a missing tensor; kCapacity when the primary has no room;
-  // kCancelled.
+  // Nothing is packed yet; `repack` is what Pack will do. Errors: kCorruptModel naming a missing
+  // tensor; kCapacity when the primary has no room; kCancelled.
   static base::Result<std::unique_ptr<Weights>> Load(
       const gg::GgufFile& file, const Hparams& hparams, ggml_backend_dev_t primary,
-      ggml_backend_dev_t cpu, const WeightOptions& options, const base::Log& log,
-      const LoadControl& control);
+      ggml_backend_dev_t cpu, moe::Repack repack, const base::Log& log, const LoadControl& control);
+  // Packs the matrices that the CPU computes with. With kAuto, when they fit beside `untouched`,
+  // host memory that will be taken later; they stay in the mapping, with one log line, when they do
+  // not or when the system refuses the memory. Once, before any graph that runs is built: graphs of
+  // packed matrices are others. Errors: kCancelled.
+  base::Result<void> Pack(std::size_t num_threads, base::Bytes untouched,
+                          const moe::PackingMemory& memory, const LoadControl& control);
   // Uploads the whole stacks of `layer`, so that it stays in the primary's graph. False, with
   // nothing changed but one log line, when the primary refuses a stack or has no room. With the CPU
   // as primary the stacks are used in place.
@@ -130,12 +131,15 @@ class Weights {
   const gg::GgufFile* file_ = nullptr;
   ggml_backend_dev_t primary_ = nullptr;
   ggml_backend_dev_t cpu_ = nullptr;
+  moe::Repack repack_ = moe::Repack::kAuto;
   base::Log log_;
   std::vector<LayerWeights> layers_;
   ggml_tensor* token_embedding_ = nullptr;
   ggml_tensor* output_norm_ = nullptr;
   Linear output_;
   base::Bytes primary_bytes_;
+  base::Bytes uploaded_bytes_;  // of the file
+  std::vector<std::pair<ggml_tensor*, const gg::GgufTensor*>> packable_;
   std::optional<PackedLinears> packed_;
   std::unordered_map<const ggml_tensor*, const PackedLinear*> packed_of_;  // into packed_
 };

@@ -15,10 +15,6 @@
 namespace moe {
 namespace {
 
-// What packing leaves free: other programs grow, and so do caches and buffers that are not touched
-// yet.
-constexpr base::Bytes kPackMargin = base::Bytes::MiB(512);
-
 class Loader {
  public:
   explicit Loader(ExpertLoadRequest request)
@@ -49,6 +45,8 @@ class Loader {
                                  const base::Error& reason);
   std::optional<TargetId> NextWithRoom(TargetId target, LayerId layer);
   base::Result<void> MakeHostOwner(TargetId target);
+  base::Result<void> UseTheFile(const base::Error& reason);
+  base::Bytes HostBuffers() const;
   bool Packs(TargetId first);
   bool PackedUnitsFit(TargetId first) const;
   base::Result<std::shared_ptr<const PackedExperts>> Pack(TargetId target) const;
@@ -226,14 +224,22 @@ bool Loader::PackedUnitsFit(TargetId first) const {
     }
   }
   if (packed == base::Bytes()) return false;
-  const base::Bytes need = packed + base::Bytes(packed.count() / 10) + others + kPackMargin;
-  const base::Bytes available = request_.available_memory().value_or(base::Bytes());
-  if (need <= available) return true;
-  request_.log.Info(
-      "experts on the CPU are used as the file has them: packed they need {}, {} is "
-      "available",
-      base::FormatBytes(need), base::FormatBytes(available));
-  return false;
+  return FitsPacked("experts on the CPU are", packed,
+                    others + request_.untouched_bytes + HostBuffers(), request_.packing_memory,
+                    request_.log);
+}
+
+// What CPU owners compute their largest batch in. Vectors are counted as floats, twice where they
+// are converted.
+base::Bytes Loader::HostBuffers() const {
+  std::size_t widest = 0;
+  for (const LayerWeights& layer : request_.weights->layers) {
+    widest = std::max(widest, 2 * layer.n_embd() + request_.shape->experts_per_token *
+                                                       (2 * layer.n_ff() + layer.n_embd()));
+  }
+  const auto owners = static_cast<std::size_t>(
+      std::ranges::count_if(request_.devices, [](const gg::Device& d) { return d.is_cpu(); }));
+  return base::Bytes(sizeof(float)) * widest * request_.max_rows * owners;
 }
 
 base::Result<std::shared_ptr<const PackedExperts>> Loader::Pack(TargetId target) const {
@@ -246,7 +252,8 @@ base::Result<std::shared_ptr<const PackedExperts>> Loader::Pack(TargetId target)
                    .num_threads = request_.pack_threads,
                    .release = [this](LayerId layer, std::size_t first,
                                      std::size_t count) { ReleaseExperts(layer, first, count); },
-                   .stop = request_.stop};
+                   .stop = request_.stop,
+                   .allocate = request_.packing_memory.allocate};
   if (request_.progress) {
     pack.progress = [this, target](base::Bytes done, base::Bytes total) {
       request_.progress(target, done, total);
@@ -261,7 +268,11 @@ base::Result<void> Loader::MakeHostOwner(TargetId target) {
   std::shared_ptr<const PackedExperts> packed;
   if (Packs(target)) {
     auto made = Pack(target);
-    if (!made) return base::Forward(made);
+    if (!made) {
+      if (made.error().kind != base::ErrorKind::kCapacity) return base::Forward(made);
+      if (auto done = UseTheFile(made.error()); !done) return done;
+      return MakeHostOwner(target);
+    }
     packed = std::move(*made);
     // Once more: reading a neighbour may have mapped pages around its own.
     for (std::size_t l = 0; l < num_layers(); ++l) {
@@ -278,6 +289,17 @@ base::Result<void> Loader::MakeHostOwner(TargetId target) {
   hosts_[target] = made->get();
   computes_[target.index()] =
       std::make_unique<MeasuredCompute>(std::move(*made), ComputePlace::kOnTeam);
+  return {};
+}
+
+// All CPU owners use one layout, so those that have packed their units go back to the file.
+base::Result<void> Loader::UseTheFile(const base::Error& reason) {
+  request_.log.Warning("{}: experts on the CPU are used as the file has them", reason.message);
+  packs_ = false;
+  const std::map<TargetId, HostCompute*> packed = hosts_;
+  for (const auto& [target, host] : packed) {
+    if (auto made = MakeHostOwner(target); !made) return made;
+  }
   return {};
 }
 

@@ -4,7 +4,8 @@
 // packs what it owns into a layout of its own; a device gets copies. The file's pages of what was
 // packed or copied are given back: no unit is in memory twice. Units that a device has no room for,
 // though the plan thought so, move to the next target of the list that has room, with a warning;
-// the plan is made anew from what really happened. Call from one thread.
+// the plan is made anew from what really happened. When the system refuses memory for packed units,
+// CPUs use the mapped file, with a warning. Call from one thread.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,6 @@
 #include "gg/cpu_traits.h"
 #include "gg/devices.h"
 #include "gg/gguf_file.h"
-#include "gg/host_memory.h"
 #include "moe/compute/device_experts.h"
 #include "moe/compute/expert_weights.h"
 #include "moe/compute/repack.h"
@@ -55,10 +55,9 @@ struct ExpertLoadRequest {
   // the primary's own graph; false when it has no room or refuses. Empty: never.
   std::function<base::Result<bool>(LayerId)> keep_on_primary;
   AllocateBuffer allocate = gg::Buffer::ForContext;  // seam: memory of devices
-  // Seam: what kAuto may use; nullopt is unknown and packs nothing.
-  std::function<std::optional<base::Bytes>()> available_memory = [] {
-    return gg::AvailableHostMemory();
-  };
+  // Host memory that the caller will take but has not touched yet: packing leaves it free.
+  base::Bytes untouched_bytes;
+  PackingMemory packing_memory;  // seam
   base::Log log;
   LoadProgress progress;  // may be empty
   std::stop_token stop;

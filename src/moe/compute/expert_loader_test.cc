@@ -89,7 +89,7 @@ class ExpertLoaderTest : public ::testing::Test {
       const std::string& name = config_->targets()[t].name;
       request.targets.push_back(
           {name, capacities[t] ? std::optional(unit_ * *capacities[t]) : std::nullopt});
-      owners.push_back(*gg::FindDevice(devices_, name));
+      owners.push_back(*gg::FindDevice(devices_, name.starts_with("cpu") ? "cpu" : name));
     }
     auto plan = ExpertSplitPlan::Make(request);
     if (!plan) return base::Forward(plan);
@@ -107,7 +107,9 @@ class ExpertLoaderTest : public ::testing::Test {
          .keep_on_primary = keep_on_primary_,
          .allocate = [this](const gg::Context& context,
                             ggml_backend_buffer_type_t type) { return Allocate(context, type); },
-         .available_memory = [this] { return available_; },
+         .untouched_bytes = untouched_,
+         .packing_memory = {.available = [this] { return available_; },
+                            .allocate = [this](base::Bytes size) { return AllocatePacked(size); }},
          .log = base::Log([this](base::LogLevel level, std::string_view message) {
            if (level == base::LogLevel::kWarning) warnings_.emplace_back(message);
            if (level == base::LogLevel::kInfo) lines_.emplace_back(message);
@@ -142,6 +144,25 @@ class ExpertLoaderTest : public ::testing::Test {
     return gg::Buffer::ForContext(context, type);
   }
 
+  base::Result<kernels::PackedMemory> AllocatePacked(base::Bytes size) {
+    if (packings_ == 0) {
+      return base::Fail(base::ErrorKind::kCapacity, "no memory for {} bytes", size.count());
+    }
+    --packings_;
+    return kernels::PackedMemory::Allocate(size);
+  }
+
+  // What CPU owners need to have their units of `num_layers` layers packed.
+  base::Bytes NeedOf(std::size_t num_layers) const {
+    const base::Bytes packed =
+        *PackedExperts::RunBytes(experts_->weights()->layers[0]) * kExperts * num_layers;
+    // Buffers of a batch of 8 rows: two rows a row, and of each expert twice the hidden vector and
+    // the output.
+    const std::size_t floats =
+        8 * (2 * test_shape_.n_embd + kUsed * (2 * test_shape_.n_ff + test_shape_.n_embd));
+    return packed + PackingMargin(packed) + base::Bytes(floats * sizeof(float));
+  }
+
   // Every layer's output for some rows against double precision.
   void ExpectRightNumbers(const LoadedExperts& loaded, double nmse = 1e-6) {
     MoeExpertCompute* routed = loaded.components->compute().routed();
@@ -166,6 +187,8 @@ class ExpertLoaderTest : public ::testing::Test {
   std::vector<std::string> warnings_;
   std::vector<std::string> lines_;
   Repack repack_ = Repack::kAuto;
+  base::Bytes untouched_;
+  std::size_t packings_ = 9;  // that the system has memory for
   std::optional<base::Bytes> available_ = base::Bytes::GiB(1);
   base::Bytes done_, total_;  // of the last report
   std::function<base::Result<bool>(LayerId)> keep_on_primary_;
@@ -239,10 +262,10 @@ TEST_F(ExpertLoaderTest, PacksWhatTheCpuOwnsWhenItFits) {
 
 TEST_F(ExpertLoaderTest, UsesTheFileWithOneLineWhenPackedExpertsDoNotFit) {
   UseType(GGML_TYPE_Q8_0);
-  available_ = base::Bytes::MiB(512);
+  available_ = base::Bytes::MiB(256);
   auto loaded = Load("cpu", {std::nullopt});
   ASSERT_TRUE(loaded) << loaded.error().message;
-  EXPECT_THAT(lines_, ElementsAre(HasSubstr("512.0 MiB is available")));
+  EXPECT_THAT(lines_, ElementsAre(HasSubstr("256.0 MiB is available")));
   EXPECT_EQ(total_, base::Bytes()) << "nothing was packed";
   ExpectRightNumbers(*loaded, 1e-3);
 }
@@ -250,8 +273,7 @@ TEST_F(ExpertLoaderTest, UsesTheFileWithOneLineWhenPackedExpertsDoNotFit) {
 TEST_F(ExpertLoaderTest, PackingLeavesRoomForDevicesOfTheHostsMemory) {
   ASSERT_TRUE(gg::FindDevice(devices_, "vulkan:0")->host_memory) << "llvmpipe's is the host's";
   UseType(GGML_TYPE_Q8_0);
-  const base::Bytes packed = *PackedExperts::RunBytes(experts_->weights()->layers[0]) * 6;
-  available_ = base::Bytes::MiB(512) + packed * 2;
+  available_ = NeedOf(1);
   auto loaded_before = Load("vulkan:0,cpu", {12, std::nullopt});
   ASSERT_TRUE(loaded_before) << loaded_before.error().message;
   EXPECT_TRUE(lines_.empty());
@@ -259,6 +281,52 @@ TEST_F(ExpertLoaderTest, PackingLeavesRoomForDevicesOfTheHostsMemory) {
   auto loaded_after = Load("cpu,vulkan:0", {6, std::nullopt});
   ASSERT_TRUE(loaded_after) << loaded_after.error().message;
   EXPECT_THAT(lines_, ElementsAre(HasSubstr("is available")));
+}
+
+TEST_F(ExpertLoaderTest, PackingLeavesRoomForWhatIsNotTouchedYet) {
+  UseType(GGML_TYPE_Q8_0);
+  untouched_ = base::Bytes::GiB(3);
+  available_ = NeedOf(kLayers) + untouched_;
+  auto loaded = Load("cpu", {std::nullopt});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_TRUE(lines_.empty());
+  EXPECT_EQ(total_, unit_ * kLayers * kExperts);
+  total_ = {};
+  *available_ -= base::Bytes(1);
+  auto mapped = Load("cpu", {std::nullopt});
+  ASSERT_TRUE(mapped) << mapped.error().message;
+  EXPECT_THAT(lines_, ElementsAre(HasSubstr("is available")));
+  EXPECT_EQ(total_, base::Bytes()) << "nothing was packed";
+}
+
+TEST_F(ExpertLoaderTest, UsesTheFileWithOneWarningWhenTheSystemRefusesMemory) {
+  UseType(GGML_TYPE_Q8_0);
+  packings_ = 0;
+  auto loaded = Load("cpu", {std::nullopt});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("used as the file has them")));
+  EXPECT_EQ(total_, base::Bytes()) << "nothing was packed";
+  ExpectRightNumbers(*loaded, 1e-3);
+}
+
+// The bits of a row must not depend on which CPU owner has its experts.
+TEST_F(ExpertLoaderTest, AllCpuOwnersUseTheFileWhenOneMust) {
+  UseType(GGML_TYPE_Q8_0);
+  repack_ = Repack::kOff;
+  auto mapped = Load("cpu:0,cpu:1", {6, 12});
+  ASSERT_TRUE(mapped) << mapped.error().message;
+  repack_ = Repack::kAuto;
+  packings_ = 1;
+  auto loaded = Load("cpu:0,cpu:1", {6, 12});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(total_, unit_ * 6) << "the first owner packed";
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("used as the file has them")));
+  const TestBatch batch(test_shape_, 7, kUsed);
+  for (std::size_t l = 0; l < kLayers; ++l) {
+    const ExpertBatch one = batch.batch(LayerId(l));
+    EXPECT_EQ(RunBatch(*loaded->components->compute().routed(), one, 2),
+              RunBatch(*mapped->components->compute().routed(), one, 2));
+  }
 }
 
 TEST_F(ExpertLoaderTest, PacksNothingWhenOffOrWithoutAKernel) {

@@ -1,7 +1,5 @@
 #include "moe/compute/packed_experts.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <system_error>
@@ -11,7 +9,8 @@
 namespace moe {
 namespace {
 
-constexpr std::size_t kHugePage = 2 * 1024 * 1024;
+// Packed bytes between two looks at the stop token.
+constexpr std::size_t kPieceBytes = 1024 * 1024;
 
 // Where the rows of a projection lie in the file: gate and up may share a tensor.
 struct Source {
@@ -99,31 +98,40 @@ class Packing {
     while (!request_.stop.stop_requested()) {
       const std::size_t at = next_.fetch_add(1, std::memory_order_relaxed);
       if (at >= units_.size()) return;
-      PackUnit(units_[at]);
+      if (!PackUnit(units_[at])) return;
       if (reports && request_.progress) {
         request_.progress(base::Bytes(done_.load(std::memory_order_relaxed)), total_);
       }
     }
   }
 
-  void PackUnit(const Unit& unit) {
+  // False when it was stopped.
+  bool PackUnit(const Unit& unit) {
     const PackedExperts::Layer& layer = *layers_[unit.layer.index()];
     const LayerWeights& weights = request_.weights->layers[unit.layer.index()];
     // Our own memory, const to everybody else.
     auto* run = const_cast<std::byte*>(layer.runs[unit.expert.index()]);
     const auto pack = [&](const Source& source, const PackedExperts::Matrix& matrix) {
-      matrix.kernel.Pack(source.rows(unit.expert), source.num_rows, 0,
-                         kernels::MatrixKernel::NumStrips(source.num_rows), run + matrix.offset);
+      const std::size_t strips = kernels::MatrixKernel::NumStrips(source.num_rows);
+      const std::size_t step = std::max<std::size_t>(1, kPieceBytes / matrix.kernel.strip_bytes());
+      for (std::size_t first = 0; first < strips; first += step) {
+        if (request_.stop.stop_requested()) return false;
+        matrix.kernel.Pack(source.rows(unit.expert), source.num_rows, first,
+                           std::min(strips, first + step), run + matrix.offset);
+      }
+      return true;
     };
     const Sources sources(weights);
-    pack(sources.gate, layer.gate);
-    pack(sources.up, layer.up);
-    pack(sources.down, layer.down);
+    if (!pack(sources.gate, layer.gate) || !pack(sources.up, layer.up) ||
+        !pack(sources.down, layer.down)) {
+      return false;
+    }
     done_.fetch_add(UnitBytes(weights), std::memory_order_relaxed);
     if (request_.release) request_.release(unit.layer, unit.expert.index(), 1);
     if (left_[unit.layer.index()].fetch_sub(1, std::memory_order_acq_rel) == 1) {
       ReleaseRuns(unit.layer, layer);
     }
+    return true;
   }
 
   // Pages that neighbours share.
@@ -148,8 +156,6 @@ class Packing {
 
 }  // namespace
 
-void PackedExperts::Unmap::operator()(std::byte* data) const { ::munmap(data, size); }
-
 std::optional<base::Bytes> PackedExperts::RunBytes(const LayerWeights& layer) {
   const auto packed = LayOutRun(layer);
   if (!packed) return std::nullopt;
@@ -173,18 +179,10 @@ base::Result<void> PackedExperts::LayOut(const PackRequest& request) {
 
 base::Result<void> PackedExperts::Allocate(const PackRequest& request) {
   if (bytes_ == base::Bytes()) return {};
-  // Room to start at a huge page; what is never touched is never there.
-  const std::size_t size = bytes_.count() + kHugePage;
-  void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) {
-    return base::Fail(base::ErrorKind::kCapacity,
-                      "no memory for packed experts ({}): use --repack off",
-                      base::FormatBytes(bytes_));
-  }
-  memory_ = {static_cast<std::byte*>(data), Unmap{size}};
-  ::madvise(data, size, MADV_HUGEPAGE);
-  const auto address = reinterpret_cast<std::uintptr_t>(data);
-  const std::byte* next = memory_.get() + (kHugePage - address % kHugePage) % kHugePage;
+  auto memory = request.allocate(bytes_);
+  if (!memory) return base::Forward(memory);
+  memory_ = *std::move(memory);
+  const std::byte* next = memory_.data();
   const std::size_t num_experts = request.weights->num_experts;
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     if (!layers_[l]) continue;

@@ -3,8 +3,7 @@
 // Each owned expert of a packed layer is one contiguous run: strips of gate, of up, of down. A
 // layer is packed when its three projections have packed kernels; other layers stay in the file's
 // layout. The file's pages are given back while packing, so that memory holds about one copy of the
-// experts all the time. The memory is anonymous and asks for huge pages. Immutable once made; any
-// thread.
+// experts all the time. Immutable once made; any thread.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +18,7 @@
 #include "base/bytes.h"
 #include "base/result.h"
 #include "kernels/matrix_kernel.h"
+#include "kernels/packed_memory.h"
 #include "moe/compute/expert_weights.h"
 #include "moe/target/ids.h"
 
@@ -34,7 +34,10 @@ struct PackRequest {
   std::function<void(LayerId layer, std::size_t first, std::size_t count)> release;
   // Bytes of the file's layout that are packed, of all; by the caller's thread. May be empty.
   std::function<void(base::Bytes done, base::Bytes total)> progress;
-  std::stop_token stop;
+  std::stop_token stop;  // noticed within a MiB of weights
+  // Seam: where the copy gets its memory.
+  std::function<base::Result<kernels::PackedMemory>(base::Bytes)> allocate =
+      kernels::PackedMemory::Allocate;
 };
 
 class PackedExperts {
@@ -58,7 +61,7 @@ class PackedExperts {
   static std::optional<base::Bytes> RunBytes(const LayerWeights& layer);
 
   // Errors: kCapacity when there is no memory for the copy; kCancelled; kCorruptModel naming the
-  // tensor that does not fit its layer.
+  // tensor that does not fit its layer. After an error nothing is left of the copy.
   static base::Result<std::shared_ptr<const PackedExperts>> Make(const PackRequest& request);
 
   // nullptr when the layer stays in the file's layout.
@@ -68,17 +71,12 @@ class PackedExperts {
   base::Bytes bytes() const { return bytes_; }
 
  private:
-  struct Unmap {
-    std::size_t size;
-    void operator()(std::byte* data) const;
-  };
-
   PackedExperts() = default;
   // Layouts of layers, without memory yet. Experts' runs are counted in bytes_.
   base::Result<void> LayOut(const PackRequest& request);
   base::Result<void> Allocate(const PackRequest& request);
 
-  std::unique_ptr<std::byte, Unmap> memory_;
+  kernels::PackedMemory memory_;
   std::vector<std::optional<Layer>> layers_;
   base::Bytes bytes_;
 };

@@ -3,6 +3,7 @@
 #include <ggml.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -124,6 +125,42 @@ TEST(PackedExperts, StopsWhenAsked) {
   ASSERT_FALSE(packed);
   EXPECT_EQ(packed.error().kind, base::ErrorKind::kCancelled);
   EXPECT_EQ(released, 1u);
+}
+
+TEST(PackedExperts, NothingIsLeftOfAnInterruptedCopy) {
+  const TestExperts experts(ShapeOfType(GGML_TYPE_Q8_0));
+  const std::vector<std::uint8_t> owned(6, 1);
+  std::stop_source source;
+  std::byte* copy = nullptr;
+  const auto is_mapped = [&] {
+    unsigned char resident = 0;
+    return ::mincore(copy, 1, &resident) == 0;
+  };
+  const auto packed = PackedExperts::Make({.weights = experts.weights().get(),
+                                           .owned = owned,
+                                           .progress =
+                                               [&](base::Bytes, base::Bytes) {
+                                                 EXPECT_TRUE(is_mapped());
+                                                 source.request_stop();
+                                               },
+                                           .stop = source.get_token(),
+                                           .allocate =
+                                               [&](base::Bytes size) {
+                                                 auto memory =
+                                                     kernels::PackedMemory::Allocate(size);
+                                                 copy = memory->data();
+                                                 return memory;
+                                               }});
+  ASSERT_FALSE(packed);
+  ASSERT_NE(copy, nullptr);
+  EXPECT_FALSE(is_mapped());
+}
+
+TEST(PackedExperts, SaysHowMuchMemoryTheSystemRefused) {
+  const auto memory = kernels::PackedMemory::Allocate(base::Bytes::Max());
+  ASSERT_FALSE(memory);
+  EXPECT_EQ(memory.error().kind, base::ErrorKind::kCapacity);
+  EXPECT_NE(memory.error().message.find("no memory for"), std::string::npos);
 }
 
 TEST(PackedExperts, RefusesTensorsThatDoNotFitTheirLayer) {
