@@ -1,7 +1,5 @@
 #include "moe/compute/host_compute.h"
 
-#include <ggml-backend.h>
-#include <ggml-cpp.h>
 #include <ggml.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 #include <cmath>
 
 #include "gg/devices.h"
+#include "moe/compute/ggml_node.h"
 #include "moe/compute/test_experts.h"
 
 namespace moe {
@@ -54,70 +53,15 @@ void ExpectSameBits(std::span<const float> a, std::span<const float> b, const st
   }
 }
 
-// The same node by ggml's own operations on its CPU backend.
-class GgmlNode {
- public:
-  GgmlNode(const TestExperts& experts, const ExpertBatch& batch)
-      : context_(ggml_init({.mem_size = 1 << 20, .mem_buffer = nullptr, .no_alloc = true})),
-        backend_(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr)) {
-    const LayerWeights& layer = experts.weights()->layers[batch.layer.index()];
-    const auto used = static_cast<std::int64_t>(batch.num_used);
-    const auto rows = static_cast<std::int64_t>(batch.num_rows);
-    ggml_context* ctx = context_.get();
-    ggml_tensor* x = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, Int(batch.n_embd), 1, rows);
-    ggml_tensor* ids = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, used, rows);
-    ggml_tensor* weights = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 1, used, rows);
-    const std::size_t num_experts = experts.shape().num_experts;
-    ggml_tensor* gate = Stack(layer.gate, num_experts);
-    ggml_tensor* up = Stack(*layer.up, num_experts);
-    ggml_tensor* down = Stack(layer.down, num_experts);
-    ggml_tensor* hidden = ggml_swiglu_split(ctx, ggml_mul_mat_id(ctx, gate, x, ids),
-                                            ggml_mul_mat_id(ctx, up, x, ids));
-    ggml_tensor* y = ggml_mul(ctx, ggml_mul_mat_id(ctx, down, hidden, ids), weights);
-    ggml_tensor* sum = nullptr;
-    for (std::size_t s = 0; s < batch.num_used; ++s) {
-      ggml_tensor* slot = ggml_view_2d(ctx, y, y->ne[0], y->ne[2], y->nb[2], s * y->nb[1]);
-      sum = sum == nullptr ? ggml_cont(ctx, slot) : ggml_add(ctx, sum, slot);
-    }
-    ggml_cgraph* graph = ggml_new_graph(ctx);
-    ggml_build_forward_expand(graph, sum);
-    buffer_.reset(ggml_backend_alloc_ctx_tensors(ctx, backend_.get()));
-    Set(x, batch.rows);
-    Set(ids, batch.ids);
-    Set(weights, batch.weights);
-    Set(gate, layer.gate.data);
-    Set(up, layer.up->data);
-    Set(down, layer.down.data);
-    EXPECT_EQ(ggml_backend_graph_compute(backend_.get(), graph), GGML_STATUS_SUCCESS);
-    result_.resize(batch.num_rows * batch.n_embd);
-    ggml_backend_tensor_get(sum, result_.data(), 0, result_.size() * sizeof(float));
-  }
-
-  const std::vector<float>& result() const { return result_; }
-
- private:
-  static std::int64_t Int(std::size_t n) { return static_cast<std::int64_t>(n); }
-  static void Set(ggml_tensor* tensor, const void* data) {
-    ggml_backend_tensor_set(tensor, data, 0, ggml_nbytes(tensor));
-  }
-  ggml_tensor* Stack(const ExpertMatrix& matrix, std::size_t num_experts) const {
-    return ggml_new_tensor_3d(context_.get(), static_cast<ggml_type>(matrix.type),
-                              Int(matrix.row_width), Int(matrix.num_rows), Int(num_experts));
-  }
-
-  ggml_context_ptr context_;
-  ggml_backend_ptr backend_;
-  ggml_backend_buffer_ptr buffer_;
-  std::vector<float> result_;
-};
-
 class HostComputeOfType : public testing::TestWithParam<int> {};
 
 TEST_P(HostComputeOfType, IsAsCloseToDoublePrecisionAsGgmlsOwnOperations) {
   const TestExperts experts(ShapeOfType(GetParam()));
   const TestBatch batch(experts.shape(), 9, 3);
   const std::vector<float> reference = Reference(experts, batch.batch());
-  const double ggmls = Nmse(GgmlNode(experts, batch.batch()).result(), reference);
+  const double ggmls = Nmse(
+      GgmlNode(experts.weights()->layers[0], experts.shape().num_experts).Compute(batch.batch()),
+      reference);
   for (const auto& host : BothLayouts(experts)) {
     const double ours = Nmse(RunBatch(*host, batch.batch(), 2), reference);
     RecordProperty("nmse", std::to_string(ours));

@@ -253,7 +253,7 @@ std::vector<float> RunBatch(MoeExpertCompute& owner, const ExpertBatch& batch,
   return RunBatch(owners, batch, num_threads);
 }
 
-std::vector<float> Reference(const TestExperts& experts, const ExpertBatch& batch) {
+std::vector<float> Reference(const FloatExpertWeights& experts, const ExpertBatch& batch) {
   std::vector<float> out;
   for (std::size_t r = 0; r < batch.num_rows; ++r) {
     std::vector<double> sums(batch.n_embd);

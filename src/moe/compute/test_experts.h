@@ -95,7 +95,7 @@ std::vector<float> RunBatch(MoeExpertCompute& owner, const ExpertBatch& batch,
                             std::size_t num_threads = 1);
 
 // The weighted sums in double, rounded once.
-std::vector<float> Reference(const TestExperts& experts, const ExpertBatch& batch);
+std::vector<float> Reference(const FloatExpertWeights& experts, const ExpertBatch& batch);
 
 // Sum of squared errors over the sum of squares.
 double Nmse(std::span<const float> values, std::span<const float> reference);
