@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "forward_fixture.h"
+#include "support/resident_memory.h"
 #include "support/test_models.h"
 
 namespace {
@@ -21,16 +22,6 @@ using test::ForwardModel;
 // Thread stacks, the allocator's spare memory, graphs' own data.
 constexpr base::Bytes kAllowance = base::Bytes::MiB(16);
 constexpr std::uint32_t kContext = 1024;
-
-base::Bytes ResidentAnonymous() {
-  std::ifstream status("/proc/self/status");
-  for (std::string key; status >> key; status.ignore(256, '\n')) {
-    std::uint64_t kib = 0;
-    if (key == "RssAnon:" && status >> kib) return base::Bytes::KiB(kib);
-  }
-  ADD_FAILURE() << "no RssAnon";
-  return {};
-}
 
 // Of the mapping of the file named `path`.
 base::Bytes ResidentOf(const std::string& path) {
@@ -73,7 +64,7 @@ class MemoryTest : public testing::Test {
 };
 
 TEST_F(MemoryTest, OnTheCpuOnlyStateAndBuffersAreOurOwnUnlessWeightsArePacked) {
-  const base::Bytes before = ResidentAnonymous();
+  const base::Bytes before = test::ResidentAnonymous();
   auto model = ForwardModel::Load(test::ModelPath("memory"),
                                   {.context_length = kContext, .repack = moe::Repack::kOff});
   ASSERT_NE(model, nullptr);
@@ -81,12 +72,13 @@ TEST_F(MemoryTest, OnTheCpuOnlyStateAndBuffersAreOurOwnUnlessWeightsArePacked) {
   const model::qwen35moe::Qwen35MoeBackend& backend = model->backend();
   EXPECT_EQ(backend.dense_bytes(), base::Bytes());
   const base::Bytes counted = backend.state_bytes() + backend.graph_bytes();
-  EXPECT_LT(ResidentAnonymous() - before, base::Bytes(counted.count() / 10 * 11) + kAllowance);
+  EXPECT_LT(test::ResidentAnonymous() - before,
+            base::Bytes(counted.count() / 10 * 11) + kAllowance);
 }
 
 // What `--repack auto` of the dense part counts.
 TEST_F(MemoryTest, StateIsThereAndComputeBuffersAreKnownBeforePackingIsDecided) {
-  const base::Bytes before = ResidentAnonymous();
+  const base::Bytes before = test::ResidentAnonymous();
   base::Bytes resident;
   std::vector<std::string> lines;
   const auto load = [&](base::Bytes available) {
@@ -97,7 +89,7 @@ TEST_F(MemoryTest, StateIsThereAndComputeBuffersAreKnownBeforePackingIsDecided) 
                                  if (level == base::LogLevel::kInfo) lines.emplace_back(line);
                                }),
                                .packing_memory = {.available = [&resident, before, available] {
-                                 resident = ResidentAnonymous() - before;
+                                 resident = test::ResidentAnonymous() - before;
                                  return available;
                                }}});
   };

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
 #include "forward_fixture.h"
+#include "support/resident_memory.h"
 #include "support/test_models.h"
 
 namespace {
@@ -26,16 +26,6 @@ constexpr base::Bytes kAllowance = base::Bytes::MiB(24);
 std::size_t NumTokens() {
   const char* given = std::getenv("EXPERT_SPLIT_SOAK_TOKENS");
   return given != nullptr ? std::stoul(given) : kDefaultTokens;
-}
-
-base::Bytes ResidentAnonymous() {
-  std::ifstream status("/proc/self/status");
-  for (std::string key; status >> key; status.ignore(256, '\n')) {
-    std::uint64_t kib = 0;
-    if (key == "RssAnon:" && status >> kib) return base::Bytes::KiB(kib);
-  }
-  ADD_FAILURE() << "no RssAnon";
-  return {};
 }
 
 // Up to `count` further tokens of `slot`; logits of the sequence's last one.
@@ -79,7 +69,7 @@ TEST(SoakTest, ALongPromptKeepsItsNumbersAndItsMemory) {
   ASSERT_EQ(reference.size(), one->vocab_size());
   one.reset();
 
-  [[maybe_unused]] const base::Bytes before = ResidentAnonymous();  // not under sanitizers
+  [[maybe_unused]] const base::Bytes before = test::ResidentAnonymous();  // not under sanitizers
   auto two =
       ForwardModel::Load(path, {.num_slots = 2, .context_length = context, .num_threads = 2});
   ASSERT_NE(two, nullptr);
@@ -87,7 +77,7 @@ TEST(SoakTest, ALongPromptKeepsItsNumbersAndItsMemory) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   // The CPU backend keeps a copy of the attention's weights as F16 beside what we allocate.
   const base::Bytes scores(kHeads * (kRows + kOtherRows) * num_tokens * 2);
-  EXPECT_LT(ResidentAnonymous() - before,
+  EXPECT_LT(test::ResidentAnonymous() - before,
             two->backend().state_bytes() + two->backend().graph_bytes() + scores + kAllowance);
 #endif
 }
