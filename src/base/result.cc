@@ -22,6 +22,10 @@ std::string_view ErrorKindName(ErrorKind kind) {
       return "cancelled";
     case ErrorKind::kDeviceFailure:
       return "device_failure";
+    case ErrorKind::kBusy:
+      return "busy";
+    case ErrorKind::kUnavailable:
+      return "unavailable";
     case ErrorKind::kInternal:
       return "internal";
   }

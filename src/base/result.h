@@ -14,7 +14,7 @@
 
 namespace base {
 
-// What kind of thing went wrong; cli maps each kind to an exit status (cli/exit_status.h).
+// What kind of thing went wrong; base/error_status.h has each kind's exit and HTTP status.
 enum class ErrorKind {
   kInvalidInput,   // the command line, or a request: the caller can correct it
   kUnsupported,    // well formed, but not supported (yet)
@@ -25,6 +25,8 @@ enum class ErrorKind {
   kTimeout,        // a deadline passed
   kCancelled,      // the user or the client gave up
   kDeviceFailure,  // a device computes wrong numbers or failed while running
+  kBusy,           // too many requests wait already: try again later
+  kUnavailable,    // shutting down, or not ready yet
   kInternal,       // a fault of ours or of a library
 };
 

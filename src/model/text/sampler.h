@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "model/text/vocabulary.h"
@@ -15,13 +17,41 @@ struct llama_sampler;
 
 namespace model {
 
+// Added to the logit of `token` before anything else; minus infinity forbids it.
+struct LogitBias {
+  Token token = 0;
+  float bias = 0;
+};
+
+// The defaults and the order in which they work are llama.cpp's: bias, penalties, DRY, top-k,
+// typical, top-p, min-p, temperature.
 struct SamplingSettings {
-  float temperature = 0.8F;  // 0 or less: always the likeliest token
+  float temperature = 0.8F;  // 0: always the likeliest token
   std::int32_t top_k = 40;   // 0: off
   float top_p = 0.95F;       // 1: off
   float min_p = 0.05F;       // 0: off
   std::uint32_t seed = 0;    // of the random draws
+  float typical_p = 1;       // 1: off
+
+  // Penalties for tokens among the last `penalty_last_n` of the text, the prompt included.
+  std::int32_t penalty_last_n = 64;  // 0: off; -1: as many as kMaxLastTokens
+  float repeat_penalty = 1;          // above 0; 1: off
+  float frequency_penalty = 0;       // 0: off
+  float presence_penalty = 0;        // 0: off
+
+  // DRY, against repeated sequences: a token that would make a repetition of n tokens loses
+  // multiplier * base ^ (n - allowed_length).
+  float dry_multiplier = 0;  // 0: off
+  float dry_base = 1.75F;    // at least 1
+  std::int32_t dry_allowed_length = 2;
+  std::int32_t dry_last_n = -1;  // tokens looked at, as penalty_last_n
+  std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};  // a repetition ends at these
+
+  std::vector<LogitBias> logit_bias;
+  std::string grammar;  // GBNF with a rule `root`, which the whole text must match; empty: off
 };
+
+inline constexpr std::int32_t kMaxLastTokens = 1 << 15;
 
 class Sampler {
  public:
