@@ -37,6 +37,16 @@ base::Result<void> CheckDevicesInUse(const ModelPlacement& placement,
   return {};
 }
 
+// Bytes of the units that CPU owners use.
+base::Bytes UnitsOnCpu(const ModelPlacement& placement,
+                       const std::vector<const gg::Device*>& devices) {
+  base::Bytes bytes;
+  for (std::size_t t = 0; t < devices.size(); ++t) {
+    if (devices[t]->is_cpu()) bytes += placement.plan.bytes(moe::TargetId(t));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 void AddRunOptions(CLI::App& app, std::uint32_t& threads, PlacementOptions& placement) {
@@ -87,7 +97,9 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
   const gg::Device* cpu = gg::FindDevice(placement_.devices, "cpu");
   const gg::Device* primary = (*devices)[placement_.config.primary().index()];
   LoadProgressLine progress(placement_.config);
-  const moe::Repack repack = options.repack == "off" ? moe::Repack::kOff : moe::Repack::kAuto;
+  const moe::Repack repack =
+      moe::RepackInMemory(options.repack == "off" ? moe::Repack::kOff : moe::Repack::kAuto,
+                          UnitsOnCpu(placement_, *devices), {}, session.log);
   auto backend = model::LoadDense({.file = &placement_.file,
                                    .primary = *primary,
                                    .cpu = *cpu,

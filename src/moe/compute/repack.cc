@@ -18,4 +18,10 @@ bool FitsPacked(std::string_view what, base::Bytes packed, base::Bytes untouched
   return false;
 }
 
+Repack RepackInMemory(Repack wanted, base::Bytes experts, const PackingMemory& memory,
+                      const base::Log& log) {
+  if (wanted == Repack::kOff || experts == base::Bytes()) return wanted;
+  return FitsPacked("weights on the CPU are", experts, {}, memory, log) ? wanted : Repack::kOff;
+}
+
 }  // namespace moe

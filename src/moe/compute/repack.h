@@ -36,4 +36,11 @@ base::Bytes PackingMargin(base::Bytes packed);
 bool FitsPacked(std::string_view what, base::Bytes packed, base::Bytes untouched,
                 const PackingMemory& memory, const base::Log& log);
 
+// What `wanted` comes to for a model whose CPU owners have `experts` bytes of units in the file.
+// Packed, they are no smaller: where they cannot fit, nothing is packed, and the log says so. A
+// model larger than memory is read as it is needed, and a copy of its dense part would delay its
+// start and take memory from the experts.
+Repack RepackInMemory(Repack wanted, base::Bytes experts, const PackingMemory& memory,
+                      const base::Log& log);
+
 }  // namespace moe
