@@ -79,6 +79,20 @@ inline void StoreFourBits(const UnitCodes& codes, std::byte* plane) {
               (codes[2 * v] & 0x0f0f0f0fu) | ((codes[2 * v + 1] & 0x0f0f0f0fu) << 4));
   }
 }
+// `n` vectors of either half of 8 n bytes: codes that lie beside each other, in the lower and in
+// the upper bits.
+template <std::size_t n>
+void StoreFourBitHalves(const std::uint8_t* bytes, std::byte* low, std::byte* high) {
+  constexpr std::uint64_t kLow = 0x0f0f0f0f0f0f0f0fu;
+  for (std::size_t v = 0; v < n; ++v) {
+    std::uint64_t pair;  // of groups, whose codes end up in one word
+    std::memcpy(&pair, bytes + 8 * v, sizeof pair);
+    const std::uint64_t lows = pair & kLow;
+    const std::uint64_t highs = (pair >> 4) & kLow;
+    StoreWord(low + v * kGroupBytes, static_cast<std::uint32_t>(lows | (lows >> 28)));
+    StoreWord(high + v * kGroupBytes, static_cast<std::uint32_t>(highs | (highs >> 28)));
+  }
+}
 inline void StoreTwoBits(const UnitCodes& codes, int shift, std::byte* plane) {
   for (std::size_t v = 0; v < 2; ++v) {
     std::uint32_t word = 0;

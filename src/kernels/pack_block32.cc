@@ -43,12 +43,7 @@ void PackBlocks(const BlockLayout& layout, const std::byte* rows, std::size_t nu
 }
 
 void StoreNibbles(const std::uint8_t* qs, std::byte* plane) {
-  UnitCodes codes;
-  for (std::size_t i = 0; i < 4; ++i) {
-    codes[i] = LoadWord(qs + 4 * i);
-    codes[i + 4] = codes[i] >> 4;
-  }
-  StoreFourBits(codes, plane);
+  StoreFourBitHalves<2>(qs, plane, plane + 2 * kGroupBytes);
 }
 
 void FillNibbles(const BlockNibbles& block, std::byte* scale, std::byte* plane) {

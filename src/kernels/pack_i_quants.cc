@@ -173,12 +173,8 @@ void FillIq4Xs(const BlockIq4Xs& block, std::size_t row, std::byte* slab) {
     const unsigned low = (unsigned{block.scales_low[unit / 2]} >> (4 * (unit % 2))) & 15u;
     const unsigned high = (unsigned{block.scales_high} >> (2 * unit)) & 3u;
     StoreScale(kIq4Xs, unit, row, (low | high << 4) - 32u, slab);
-    UnitCodes codes;
-    for (std::size_t i = 0; i < 4; ++i) {
-      codes[i] = LoadWord(block.qs + unit * 16 + 4 * i);
-      codes[i + 4] = codes[i] >> 4;
-    }
-    StoreFourBits(codes, PlanesOf(kIq4Xs, unit, row, slab));
+    std::byte* plane = PlanesOf(kIq4Xs, unit, row, slab);
+    StoreFourBitHalves<2>(block.qs + unit * 16, plane, plane + 2 * kGroupBytes);
   }
 }
 

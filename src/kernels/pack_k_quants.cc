@@ -73,12 +73,9 @@ std::byte* PlanesOf(const SlabLayout& layout, std::size_t unit, std::size_t row,
 void FillQ4K(const BlockQ4K& block, std::size_t row, std::byte* slab) {
   StoreHalves(block.d, block.dmin, row, slab);
   StoreScalesAndMins(kQ4K, block.scales, row, slab);
-  for (std::size_t unit = 0; unit < kUnits; ++unit) {
-    UnitCodes codes;
-    for (std::size_t i = 0; i < 8; ++i) {
-      codes[i] = LoadWord(block.qs + unit / 2 * 32 + 4 * i) >> (4 * (unit % 2));
-    }
-    StoreFourBits(codes, PlanesOf(kQ4K, unit, row, slab));
+  for (std::size_t unit = 0; unit < kUnits; unit += 2) {
+    StoreFourBitHalves<4>(block.qs + 16 * unit, PlanesOf(kQ4K, unit, row, slab),
+                          PlanesOf(kQ4K, unit + 1, row, slab));
   }
 }
 
@@ -86,14 +83,13 @@ void FillQ5K(const BlockQ5K& block, std::size_t row, std::byte* slab) {
   StoreHalves(block.d, block.dmin, row, slab);
   StoreScalesAndMins(kQ5K, block.scales, row, slab);
   for (std::size_t unit = 0; unit < kUnits; ++unit) {
-    UnitCodes low, high;
-    for (std::size_t i = 0; i < 8; ++i) {
-      low[i] = LoadWord(block.qs + unit / 2 * 32 + 4 * i) >> (4 * (unit % 2));
-      high[i] = LoadWord(block.qh + 4 * i) >> unit;
-    }
-    std::byte* planes = PlanesOf(kQ5K, unit, row, slab);
-    StoreOneBits(high, 0, planes);
-    StoreFourBits(low, planes + kGroupBytes);
+    UnitCodes high;
+    for (std::size_t i = 0; i < 8; ++i) high[i] = LoadWord(block.qh + 4 * i) >> unit;
+    StoreOneBits(high, 0, PlanesOf(kQ5K, unit, row, slab));
+  }
+  for (std::size_t unit = 0; unit < kUnits; unit += 2) {
+    StoreFourBitHalves<4>(block.qs + 16 * unit, PlanesOf(kQ5K, unit, row, slab) + kGroupBytes,
+                          PlanesOf(kQ5K, unit + 1, row, slab) + kGroupBytes);
   }
 }
 
@@ -105,14 +101,15 @@ void FillQ6K(const BlockQ6K& block, std::size_t row, std::byte* slab) {
   for (std::size_t unit = 0; unit < kUnits; ++unit) {
     const std::size_t half = unit / 4;  // 128 columns
     const std::size_t part = unit % 4;
-    UnitCodes low, high;
+    UnitCodes high;
     for (std::size_t i = 0; i < 8; ++i) {
-      low[i] = LoadWord(block.ql + half * 64 + part % 2 * 32 + 4 * i) >> (4 * (part / 2));
       high[i] = LoadWord(block.qh + half * 32 + 4 * i) >> (2 * part);
     }
     std::byte* planes = PlanesOf(kQ6K, unit, row, slab);
     StoreTwoBits(high, 0, planes);
-    StoreFourBits(low, planes + 2 * kGroupBytes);
+    if (part >= 2) continue;
+    StoreFourBitHalves<4>(block.ql + half * 64 + part * 32, planes + 2 * kGroupBytes,
+                          planes + 2 * (kQ6K.unit_bytes + kGroupBytes));
   }
 }
 
