@@ -49,9 +49,11 @@ base::Bytes OwnerBuffers(const model::ModelDescription& model, std::uint32_t bat
 base::Result<std::vector<std::optional<base::Bytes>>> Capacities(
     const model::ModelDescription& model, const moe::ExpertSplitTargetConfig& config,
     const std::vector<gg::Device>& devices, const PlacementOptions& options) {
-  const model::DenseNeeds needs = model::NeedsOf(model.dense, {.context = options.context,
-                                                               .num_sequences = options.parallel,
-                                                               .batch_rows = options.batch_rows});
+  const model::DenseNeeds needs =
+      model::NeedsOf(model.dense, {.context = options.context,
+                                   .num_sequences = options.parallel,
+                                   .batch_rows = options.batch_rows,
+                                   .on_cpu = config[config.primary()].in_process_cpu()});
   DeviceMemoryProbe probe(devices);
   return moe::ResolveCapacities({.config = &config,
                                  .unit_bytes = model.shape.total_bytes(),

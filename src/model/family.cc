@@ -119,7 +119,7 @@ DenseNeeds NeedsOf(const DenseProfile& dense, const ContextRequest& request) {
   constexpr Bytes kFloat(sizeof(float));
   const std::uint64_t rows = request.batch_rows;
   Bytes compute;
-  if (dense.num_attention_layers > 0) {
+  if (dense.num_attention_layers > 0 && !request.on_cpu) {
     compute += kFloat * cells * rows * (2 * std::uint64_t{dense.num_heads} + 1);
   }
   compute += kFloat * rows * (4 * std::uint64_t{dense.n_embd} + dense.widest_row);

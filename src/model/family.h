@@ -39,6 +39,7 @@ struct ContextRequest {
   std::uint32_t batch_rows = 512;  // rows of one step, at most
   std::uint32_t logit_rows = 1;    // rows of one step whose logits are read
   int kv_type = 1;                 // ggml_type of the cache; 1 is F16
+  bool on_cpu = false;             // as primary: its attention keeps no scores
 };
 
 // Memory of the dense part on the primary.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "model/qwen35moe/attention_nodes.h"
 #include "model/qwen35moe/graph_parts.h"
 
 namespace model::qwen35moe {
@@ -80,11 +81,23 @@ ggml_tensor* BuildAttention(GraphBuild& build, std::size_t layer, ggml_tensor* x
                         offset);
   };
   ggml_tensor* queries = ApplyNorm(build, half(0), weights.query_norm);
-  ggml_tensor* gate = ggml_cont_2d(c, half(head_bytes), head_dim * h.num_heads, num_rows);
 
   ggml_tensor* keys = ggml_reshape_3d(c, projected[1], head_dim, h.num_kv_heads, num_rows);
   keys = ApplyNorm(build, keys, weights.key_norm);
   queries = Rotate(build, queries);
+  if (build.state().size().for_kernels) {
+    const auto nodes =
+        std::make_shared<const AttentionNodes>(h, build.state(), layer, build.shape->runs);
+    build.kept->push_back(nodes);
+    return ApplyLinear(build, weights.output,
+                       nodes->Build(c,
+                                    {.queries = queries,
+                                     .keys = Rotate(build, keys),
+                                     .values = projected[2],
+                                     .gate = half(head_bytes),
+                                     .positions = build.inputs->positions},
+                                    &build.on_cpu));
+  }
   StoreKeysAndValues(build, state, Rotate(build, keys), projected[2]);
 
   std::vector<ggml_tensor*> parts;
@@ -97,6 +110,7 @@ ggml_tensor* BuildAttention(GraphBuild& build, std::size_t layer, ggml_tensor* x
     parts.push_back(AttendRun(build, state, run, build.inputs->masks[i], part));
     row += run.num_rows();
   }
+  ggml_tensor* gate = ggml_cont_2d(c, half(head_bytes), head_dim * h.num_heads, num_rows);
   ggml_tensor* mixed = ggml_mul(c, JoinRows(build, parts), ggml_sigmoid(c, gate));
   return ApplyLinear(build, weights.output, mixed);
 }

@@ -29,8 +29,9 @@ struct SlotRun {
 
 // Two batches with equal shapes run on the same graph.
 struct GraphShape {
-  std::vector<SlotRun> runs;      // by first_slot
-  std::uint32_t num_cells = 0;    // cache cells a row attends to, masked ones included
+  std::vector<SlotRun> runs;  // by first_slot
+  // Cache cells a row attends to, masked ones included; 0 when the graph's nodes find them.
+  std::uint32_t num_cells = 0;
   std::uint32_t num_outputs = 0;  // rows with logits
 
   std::size_t num_rows() const {
@@ -51,8 +52,9 @@ struct BatchLayout {
 struct BatchLimits {
   std::size_t max_rows = 0;
   std::size_t vocab_size = 0;
-  std::size_t context_length = 0;               // tokens a slot can hold
-  std::size_t num_cells = 0;                    // cells a slot has, at least context_length
+  std::size_t context_length = 0;  // tokens a slot can hold
+  // Cells a slot has, at least context_length; 0 for shapes that do not name cells.
+  std::size_t num_cells = 0;
   std::span<const std::uint32_t> slot_lengths;  // [num_slots]
 };
 

@@ -104,7 +104,7 @@ ggml_tensor* BuildDeltaNet(GraphBuild& build, std::size_t layer, ggml_tensor* x)
   const std::vector<ggml_tensor*> projected = ApplyLinears(build, inputs, x);
   ggml_tensor* mixed = projected[0];
   ggml_tensor* gate = projected[1];
-  if (build.state().size().delta_for_kernels) {
+  if (build.state().size().for_kernels) {
     const auto nodes = std::make_shared<const DeltaNetNodes>(h, weights, state, build.shape->runs);
     build.kept->push_back(nodes);
     return ApplyLinear(

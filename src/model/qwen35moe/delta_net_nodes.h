@@ -24,7 +24,7 @@ class DeltaNetNodes {
   static bool Supports(const Hparams& hparams);
 
   // Of one layer in a graph with these runs. Preconditions: Supports(hparams); the state is laid
-  // out for the kernels (State::Size::delta_for_kernels); weights and state outlive this object.
+  // out for the kernels (State::Size::for_kernels); weights and state outlive this object.
   DeltaNetNodes(const Hparams& hparams, const DeltaNetWeights& weights, const LayerState& state,
                 std::vector<SlotRun> runs);
 

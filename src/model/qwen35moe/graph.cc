@@ -34,9 +34,10 @@ Graph::Inputs NewInputs(ggml_context* context, const GraphShape& shape, std::int
   Graph::Inputs inputs;
   inputs.tokens = NewInput(context, GGML_TYPE_I32, rows);
   inputs.positions = NewInput(context, GGML_TYPE_I32, 4 * rows);
+  if (shape.num_outputs > 0) inputs.outputs = NewInput(context, GGML_TYPE_I32, shape.num_outputs);
+  if (shape.num_cells == 0) return inputs;
   inputs.key_cells = NewInput(context, GGML_TYPE_I64, rows);
   inputs.value_cells = NewInput(context, GGML_TYPE_I64, rows * cache_width);
-  if (shape.num_outputs > 0) inputs.outputs = NewInput(context, GGML_TYPE_I32, shape.num_outputs);
   for (const SlotRun& run : shape.runs) {
     inputs.masks.push_back(
         NewInput(context, GGML_TYPE_F32, shape.num_cells, run.rows_per_slot, 1, run.num_slots));
@@ -230,26 +231,34 @@ void Graph::SetInputs(std::span<const BatchRow> rows, const BatchLayout& layout)
   std::vector<std::int32_t> tokens(count);
   // Text has one position for the sections of time, height and width; the fourth is unused.
   std::vector<std::int32_t> positions(4 * count, 0);
-  std::vector<std::int64_t> key_cells(count);
-  std::vector<std::int64_t> value_cells;
-  value_cells.reserve(count * static_cast<std::size_t>(cache_width_));
   for (std::size_t at = 0; at < count; ++at) {
     const BatchRow& row = rows[layout.order[at]];
     tokens[at] = row.token;
     for (std::size_t section = 0; section < 3; ++section) {
       positions[section * count + at] = static_cast<std::int32_t>(row.position);
     }
+  }
+  Set(inputs_.tokens, tokens);
+  Set(inputs_.positions, positions);
+  Set(inputs_.outputs, layout.outputs);
+  if (shape_.num_cells != 0) SetCells(rows, layout);
+}
+
+void Graph::SetCells(std::span<const BatchRow> rows, const BatchLayout& layout) {
+  const std::size_t count = rows.size();
+  std::vector<std::int64_t> key_cells(count);
+  std::vector<std::int64_t> value_cells;
+  value_cells.reserve(count * static_cast<std::size_t>(cache_width_));
+  for (std::size_t at = 0; at < count; ++at) {
+    const BatchRow& row = rows[layout.order[at]];
     key_cells[at] = row.slot * cells_per_slot_ + row.position;
     const std::int64_t first = row.slot * cells_per_slot_ * cache_width_ + row.position;
     for (std::int64_t element = 0; element < cache_width_; ++element) {
       value_cells.push_back(first + element * cells_per_slot_);
     }
   }
-  Set(inputs_.tokens, tokens);
-  Set(inputs_.positions, positions);
   Set(inputs_.key_cells, key_cells);
   Set(inputs_.value_cells, value_cells);
-  Set(inputs_.outputs, layout.outputs);
 
   std::size_t at = 0;
   for (std::size_t i = 0; i < shape_.runs.size(); ++i) {

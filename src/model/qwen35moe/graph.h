@@ -67,7 +67,7 @@ class Graph {
   // Pieces that the scheduler cut the graph into; 1 when everything runs on one backend.
   int num_splits() const { return ggml_backend_sched_get_n_splits(scheduler_.get()); }
 
-  // The tensors that Run fills.
+  // The tensors that Run fills. Without num_cells in the shape cells and masks are absent.
   struct Inputs {
     ggml_tensor* tokens = nullptr;       // [rows]
     ggml_tensor* positions = nullptr;    // [4, rows]: one line a rotary section
@@ -84,6 +84,7 @@ class Graph {
   // Makes the nodes and the scheduler.
   void Prepare(const GraphSources& sources, const GraphShape& shape);
   void SetInputs(std::span<const BatchRow> rows, const BatchLayout& layout);
+  void SetCells(std::span<const BatchRow> rows, const BatchLayout& layout);
 
   std::vector<std::shared_ptr<const void>> kept_;  // nodes refer to it
   ggml_backend_sched_ptr scheduler_;

@@ -5,6 +5,7 @@
 #include <format>
 #include <utility>
 
+#include "model/qwen35moe/attention_nodes.h"
 #include "model/qwen35moe/batch_layout.h"
 #include "model/qwen35moe/delta_net_nodes.h"
 #include "model/qwen35moe/directory.h"
@@ -121,11 +122,11 @@ base::Result<std::unique_ptr<Qwen35MoeBackend>> Qwen35MoeBackend::Load(
 
 base::Result<void> Qwen35MoeBackend::MakeState(ggml_backend_dev_t primary, ggml_backend_dev_t cpu,
                                                const base::Log& log) {
-  const State::Size size = {
-      .num_slots = options_.num_slots,
-      .cells_per_slot = RoundUp(options_.context_length, kCellStep),
-      .cache_type = options_.cache_type,
-      .delta_for_kernels = primary == cpu && DeltaNetNodes::Supports(hparams_)};
+  const State::Size size = {.num_slots = options_.num_slots,
+                            .cells_per_slot = RoundUp(options_.context_length, kCellStep),
+                            .cache_type = options_.cache_type,
+                            .for_kernels = primary == cpu && AttentionNodes::Supports(hparams_) &&
+                                           DeltaNetNodes::Supports(hparams_)};
   for (ggml_backend_dev_t device : {primary, cpu}) {
     auto state = State::Make(hparams_, size, device);
     if (!state) return base::Forward(state);
@@ -198,7 +199,7 @@ base::Result<std::span<const float>> Qwen35MoeBackend::Evaluate(std::span<const 
   auto layout = LayOutBatch(rows, {.max_rows = options_.max_batch_rows,
                                    .vocab_size = hparams_.num_vocab,
                                    .context_length = options_.context_length,
-                                   .num_cells = state_->size().cells_per_slot,
+                                   .num_cells = ShapeCells(),
                                    .slot_lengths = lengths_});
   if (!layout) return base::Forward(layout);
   if (!ExpertsAreComplete()) {

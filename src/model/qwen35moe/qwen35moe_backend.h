@@ -96,10 +96,12 @@ class Qwen35MoeBackend final : public PlacedBackend {
   std::uint32_t LargestStep() const {
     return std::min(options_.max_batch_rows, options_.context_length);
   }
+  // Cells of a slot as shapes of graphs name them.
+  std::uint32_t ShapeCells() const {
+    return state_->size().for_kernels ? 0 : state_->size().cells_per_slot;
+  }
   GraphShape LargestShape() const {
-    return {.runs = {{0, 1, LargestStep()}},
-            .num_cells = state_->size().cells_per_slot,
-            .num_outputs = 1};
+    return {.runs = {{0, 1, LargestStep()}}, .num_cells = ShapeCells(), .num_outputs = 1};
   }
   bool ExpertsAreComplete() const;
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/attention.h"
 
 namespace model::qwen35moe {
 namespace {
@@ -34,8 +35,7 @@ std::size_t SlotBytes(const ggml_tensor* tensor, std::uint32_t num_slots) {
 base::Result<State> State::Make(const Hparams& hparams, Size size, ggml_backend_dev_t device) {
   State state;
   state.size_ = size;
-  state.delta_scratch_ =
-      size.delta_for_kernels ? 0 : std::int64_t{kInPlaceRows} * hparams.value_dim();
+  state.delta_scratch_ = size.for_kernels ? 0 : std::int64_t{kInPlaceRows} * hparams.value_dim();
   state.context_.reset(ggml_init({.mem_size = ggml_tensor_overhead() * (2 * hparams.num_layers + 1),
                                   .mem_buffer = nullptr,
                                   .no_alloc = true}));
@@ -56,7 +56,9 @@ base::Result<State> State::Make(const Hparams& hparams, Size size, ggml_backend_
       tensors.insert(tensors.end(), {layer.window, layer.delta});
     } else {
       layer.keys = ggml_new_tensor_2d(context, size.cache_type, width, cells * slots);
-      layer.values = ggml_new_tensor_3d(context, size.cache_type, cells, width, slots);
+      layer.values = size.for_kernels
+                         ? ggml_new_tensor_2d(context, size.cache_type, width, cells * slots)
+                         : ggml_new_tensor_3d(context, size.cache_type, cells, width, slots);
       tensors.insert(tensors.end(), {layer.keys, layer.values});
     }
     state.layers_.push_back(layer);
@@ -118,8 +120,11 @@ void State::CopySlot(std::uint32_t from, std::uint32_t to, std::uint32_t length)
     for (ggml_tensor* tensor : {layer.window, layer.delta, layer.keys, layer.values}) {
       if (tensor == nullptr) continue;
       const std::size_t slot = SlotBytes(tensor, size_.num_slots);
-      // Keys lie cell after cell; everything else is copied whole.
-      const std::size_t used = tensor == layer.keys ? slot / size_.cells_per_slot * length : slot;
+      // Of what lies cell after cell, or group after group of cells, the part in use.
+      const bool by_cell = tensor == layer.keys || (size_.for_kernels && tensor == layer.values);
+      const std::size_t cells =
+          (length + kernels::kCellGroup - 1) / kernels::kCellGroup * kernels::kCellGroup;
+      const std::size_t used = by_cell ? slot / size_.cells_per_slot * cells : slot;
       CopyWithin(tensor, slot * from, slot * to, used);
     }
   }

@@ -23,7 +23,8 @@ namespace model::qwen35moe {
 
 // The state of one layer, for all slots. Of the two pairs one is set.
 struct LayerState {
-  // Full attention. Values lie transposed, so that a head's cells are contiguous.
+  // Full attention. Values lie transposed, so that a head's cells are contiguous; for the kernels
+  // it is keys that do, in groups of cells, and values are [slots * cells, n_head_kv * head_dim].
   ggml_tensor* keys = nullptr;    // [slots * cells, n_head_kv * head_dim]
   ggml_tensor* values = nullptr;  // [slots, n_head_kv * head_dim, cells]
   // DeltaNet, F32.
@@ -40,7 +41,7 @@ class State {
     std::uint32_t num_slots = 1;
     std::uint32_t cells_per_slot = 256;    // a multiple of 64
     ggml_type cache_type = GGML_TYPE_F16;  // F16 or F32
-    bool delta_for_kernels = false;        // DeltaNet states as kernels/delta_net.h takes them
+    bool for_kernels = false;              // as kernels/attention.h and kernels/delta_net.h take it
   };
 
   // Zeroed state on `device`. Errors: kCapacity when it has no room.

@@ -38,7 +38,7 @@ TEST(RepackInMemory, packs_nothing_of_a_model_larger_than_memory_and_says_so_onc
 }
 
 TEST(RepackInMemory, packs_the_dense_part_where_no_expert_is_on_the_cpu) {
-  EXPECT_EQ(Host(base::Bytes()).For(Repack::kAuto, base::Bytes()), Repack::kAuto);
+  EXPECT_EQ(Host{base::Bytes()}.For(Repack::kAuto, base::Bytes()), Repack::kAuto);
 }
 
 TEST(RepackInMemory, packs_nothing_where_memory_is_unknown) {
@@ -46,7 +46,7 @@ TEST(RepackInMemory, packs_nothing_where_memory_is_unknown) {
 }
 
 TEST(RepackInMemory, leaves_off_alone) {
-  Host host(base::Bytes());
+  Host host{base::Bytes()};
   EXPECT_EQ(host.For(Repack::kOff, base::Bytes::MiB(4000)), Repack::kOff);
   EXPECT_TRUE(host.lines.empty());
 }
