@@ -10,7 +10,8 @@ that both programs see the mix of types that people run; the others hold random 
 llama-bench (and llama-batched-bench for several sequences) runs with its defaults but for the number
 of threads and -ngl 0, expert-split with --targets cpu. Each pair runs the two programs one after the
 other, in alternating order; the ratio of a pair is ours divided by llama.cpp's, and what counts is
-the median over pairs. A bandwidth probe (random blocks of 288 KB, all threads) runs before each
+the median over pairs; of seconds it is llama.cpp's divided by ours, so that more is better
+everywhere. A bandwidth probe (random blocks of 288 KB, all threads) runs before each
 pair. The script warns when the machine is not idle; such numbers mean nothing.
 """
 
@@ -38,6 +39,13 @@ MODELS = {
     "iq2_xxs": (SHAPE + ["--type", "Q8_0", "--expert-type", "IQ2_XXS"], None, 4e9),
     "mxfp4": (SHAPE + ["--type", "Q8_0", "--expert-type", "MXFP4"], None, 5e9),
 }
+# Every other type, in the experts and the dense part of a smaller model.
+OTHER_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
+               "Q6_K", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "IQ4_NL", "TQ1_0",
+               "TQ2_0", "NVFP4", "Q1_0", "Q2_0")
+MODELS |= {f"only_{kind.lower()}": (["--preset", "35b-a3b", "--layers", "4", "--experts", "32",
+                                     "--vocab", "4096", "--type", kind], None, 3e9)
+           for kind in OTHER_TYPES}
 # A pair whose probe falls below this part of the best one ran on a machine that was busy, or whose
 # threads shared a core.
 SLOW_PROBE = 0.8
@@ -51,7 +59,9 @@ class Case:
     generate: int = 0
     depth: int = 0
     sequences: int = 1
-    threads: int = 0  # 0: all
+    threads: int = 0  # 0: all; negative: so many times as many
+    repack: bool = True
+    load: bool = False  # measures seconds from the program's start to its first prompt
 
 
 CASES = {
@@ -60,7 +70,12 @@ CASES = {
     "sequences": [Case("main", generate=64, sequences=4)],
     "types": [Case(name, prompt=512, generate=64)
               for name in ("q8_0", "iq4_xs", "iq2_xxs", "mxfp4")],
+    "others": [Case(f"only_{kind.lower()}", prompt=256, generate=32) for kind in OTHER_TYPES],
     "thread": [Case("main", prompt=512, generate=64, threads=1)],
+    "oversubscribed": [Case("main", prompt=128, generate=32, threads=-2)],
+    "unpacked": [Case(name, prompt=512, generate=64, repack=False)
+                 for name in ("main", "q8_0", "iq2_xxs")],
+    "load": [Case("main", load=True)],
     "small": [Case("small", prompt=128, generate=16)],
 }
 
@@ -136,6 +151,11 @@ def probe(arguments: argparse.Namespace, threads: int) -> float:
 
 def measure_llama(arguments: argparse.Namespace, case: Case, threads: int) -> dict[str, float]:
     model = str(model_path(arguments, case.model))
+    if case.load:
+        start = time.monotonic()
+        run(["llama-bench", "-m", model, "-ngl", "0", "-t", str(threads), "-p", "1", "-n", "0", "-r",
+             "1", "--no-warmup"])
+        return {"load": time.monotonic() - start}
     if case.sequences > 1:
         lines = run(["llama-batched-bench", "-m", model, "-ngl", "0", "-t", str(threads), "-tb",
                      str(threads), "-c", "4096", "-npp", "16", "-ntg", str(case.generate), "-npl",
@@ -144,18 +164,24 @@ def measure_llama(arguments: argparse.Namespace, case: Case, threads: int) -> di
         return {"generate": rows[-1]["speed_tg"]}
     rows = json.loads(run(["llama-bench", "-m", model, "-ngl", "0", "-t", str(threads), "-p",
                            str(case.prompt), "-n", str(case.generate), "-d", str(case.depth), "-r",
-                           str(arguments.repeats), "-o", "json"]))
+                           str(arguments.repeats), "-o", "json", "--repack",
+                           "1" if case.repack else "0"]))
     return {"prompt" if row["n_prompt"] else "generate": statistics.median(row["samples_ts"])
             for row in rows}
 
 
 def measure_ours(arguments: argparse.Namespace, case: Case, threads: int) -> dict[str, float]:
     depth = 16 if case.sequences > 1 else case.depth
-    result = json.loads(run([str(arguments.bin / "expert-split"), "bench", "--model",
-                             str(model_path(arguments, case.model)), "--targets", "cpu",
-                             "--threads", str(threads), "-p", str(case.prompt), "-n",
+    program = [str(arguments.bin / "expert-split")]
+    common = ["--model", str(model_path(arguments, case.model)), "--targets", "cpu", "--threads",
+              str(threads), "--repack", "auto" if case.repack else "off", "--json"]
+    if case.load:
+        start = time.monotonic()
+        run([*program, "run", *common, "--prompt", "a", "-n", "1"])
+        return {"load": time.monotonic() - start}
+    result = json.loads(run([*program, "bench", *common, "-p", str(case.prompt), "-n",
                              str(case.generate), "--depth", str(depth), "--parallel",
-                             str(case.sequences), "-r", str(arguments.repeats), "--json"]))
+                             str(case.sequences), "-r", str(arguments.repeats)]))
     speeds = {"load_ms": result["load_ms"]}
     if case.prompt:
         speeds["prompt"] = result["prompt_tok_s"]["median"]
@@ -166,6 +192,8 @@ def measure_ours(arguments: argparse.Namespace, case: Case, threads: int) -> dic
 
 def measure(arguments: argparse.Namespace, case: Case) -> list[dict]:
     threads = case.threads or arguments.threads
+    if case.threads < 0:
+        threads = -case.threads * arguments.threads
     pairs = []
     for index in range(arguments.pairs):
         pair = {"probe": probe(arguments, threads)}
@@ -178,6 +206,8 @@ def measure(arguments: argparse.Namespace, case: Case) -> list[dict]:
 
 
 def what(case: Case, kind: str) -> str:
+    if kind == "load":
+        return "seconds to the first prompt"
     text = f"prompt {case.prompt}" if kind == "prompt" else f"generate {case.generate}"
     if kind == "generate" and case.depth:
         text += f" at {case.depth}"
@@ -185,20 +215,26 @@ def what(case: Case, kind: str) -> str:
         text += f", {case.sequences} sequences"
     if case.threads == 1:
         text += ", one thread"
+    if case.threads < 0:
+        text += f", {-case.threads} threads a core"
+    if not case.repack:
+        text += ", weights as the file has them"
     return text
+
+
+def kinds_of(pairs: list[dict]) -> list[str]:
+    return [kind for kind in ("prompt", "generate", "load") if kind in pairs[0]["ours"]]
 
 
 def lines_of(arguments: argparse.Namespace, results: list[tuple[Case, list[dict]]]) -> list[list]:
     lines = []
     for case, pairs in results:
-        for kind in ("prompt", "generate"):
-            if kind not in pairs[0]["ours"]:
-                continue
+        for kind in kinds_of(pairs):
             llama = [pair["llama"][kind] for pair in pairs]
             ours = [pair["ours"][kind] for pair in pairs]
-            ratios = [b / a for a, b in zip(llama, ours)]
+            ratios = [a / b if kind == "load" else b / a for a, b in zip(llama, ours)]
             limit = ""
-            if kind == "generate" and case.sequences == 1 and not case.depth:
+            if kind == "generate" and case.sequences == 1 and not case.depth and case.threads >= 0:
                 size = bytes_per_token(model_path(arguments, case.model))
                 parts = [size * pair["ours"][kind] / (pair["probe"] * 1e9) for pair in pairs]
                 limit = f"{statistics.median(parts):.0%} of {size / 1e6:.0f} MB"
@@ -226,8 +262,8 @@ def report(arguments: argparse.Namespace, results: list[tuple[Case, list[dict]]]
         best = max(pair["probe"] for pair in pairs)
         slow = sum(1 for pair in pairs if pair["probe"] < SLOW_PROBE * best)
         if slow:
-            kinds = [kind for kind in ("prompt", "generate") if kind in pairs[0]["ours"]]
-            text += (f"\nWARNING: {case.model}, {' and '.join(what(case, kind) for kind in kinds)}: "
+            names = " and ".join(what(case, kind) for kind in kinds_of(pairs))
+            text += (f"\nWARNING: {case.model}, {names}: "
                      f"in {slow} of {len(pairs)} pairs the bandwidth was below {SLOW_PROBE:.0%} of "
                      "the best; measure again\n")
     if busy:
@@ -268,7 +304,8 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="main", metavar="A,B",
-                        help=f"of {', '.join(CASES)} (default main; small only tries the script)")
+                        help=f"of {', '.join(CASES)}, or all of them but small (default main; small "
+                        "only tries the script)")
     parser.add_argument("--models", type=pathlib.Path, default=REPOSITORY / "build/bench",
                         metavar="FOLDER", help="where models are made and kept (default: "
                         "build/bench)")
@@ -284,6 +321,8 @@ def options() -> argparse.Namespace:
     arguments = parser.parse_args()
     if min(arguments.pairs, arguments.repeats, arguments.threads) < 1:
         parser.error("--pairs, -r and --threads: at least 1")
+    if arguments.cases == "all":
+        arguments.cases = ",".join(name for name in CASES if name != "small")
     unknown = [name for name in arguments.cases.split(",") if name not in CASES]
     if unknown:
         parser.error(f"--cases: '{unknown[0]}' is none of {', '.join(CASES)}")

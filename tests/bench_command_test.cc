@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@ namespace test {
 namespace {
 
 using Json = nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 ProgramResult Bench(const std::vector<std::string>& more, const std::string& vulkan = kNoVulkan) {
@@ -55,6 +57,26 @@ TEST(BenchCommandTest, OneKindAlone) {
   const Json bench = Json::parse(result.out, nullptr, false);
   EXPECT_TRUE(bench["prompt_tok_s"]["samples"].empty());
   ExpectSamples(bench["decode_tok_s"], 1);
+}
+
+TEST(BenchCommandTest, ByNodeSaysWhereAStepSpendsItsTime) {
+  const ProgramResult result = Bench(
+      {"--targets", "cpu", "-p", "20", "-n", "2", "-r", "1", "--by-node", "--json"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Json bench = Json::parse(result.out, nullptr, false);
+  for (const char* step : {"prompt_nodes", "decode_nodes"}) {
+    std::size_t expands = 0;
+    double last = std::numeric_limits<double>::infinity();
+    for (const Json& node : bench[step]) {
+      if (node["what"] == "experts expand") expands = node["nodes"];
+      EXPECT_LE(node["ms"], last) << bench[step];
+      EXPECT_GE(node["ms"], 0.0);
+      last = node["ms"];
+    }
+    EXPECT_EQ(expands, 4u) << "one a layer: " << bench[step];
+  }
+  EXPECT_THAT(Bench({"--targets", "cpu", "-p", "4", "-n", "1", "-r", "1", "--by-node"}).out,
+              AllOf(HasSubstr("PROMPT"), HasSubstr("STEP"), HasSubstr("MUL_MAT ffn_gate_inp")));
 }
 
 TEST(BenchCommandTest, ThreeTargets) {

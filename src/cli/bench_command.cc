@@ -18,6 +18,7 @@ struct BenchOptions {
   PlacementOptions placement;
   std::uint32_t threads = 0;
   engine::SpeedRequest speed;
+  bool by_node = false;
   bool context_given = false;
   bool json = false;
 };
@@ -42,6 +43,26 @@ Json BenchJson(const LoadedModel& model, const BenchOptions& options, const engi
           {"fingerprint", model.plan().FingerprintText()},
           {"summary", model.plan().Summary()},
           {"targets", UseJson(model.Use())}};
+}
+
+Json NodesJson(const std::vector<model::NodeTime>& times) {
+  Json nodes = Json::array();
+  for (const model::NodeTime& time : times) {
+    nodes.push_back({{"what", time.what}, {"nodes", time.num_nodes}, {"ms", time.ms}});
+  }
+  return nodes;
+}
+
+std::string NodesTable(std::string_view title, const std::vector<model::NodeTime>& times) {
+  if (times.empty()) return "";
+  double total = 0;
+  for (const model::NodeTime& time : times) total += time.ms;
+  std::vector<std::vector<std::string>> rows = {{std::string(title), "NODES", "MS", "SHARE"}};
+  for (const model::NodeTime& time : times) {
+    rows.push_back({time.what, std::format("{}", time.num_nodes), std::format("{:.3f}", time.ms),
+                    std::format("{:.1f} %", 100 * time.ms / total)});
+  }
+  return FormatTable(rows, {1, 2, 3}) + "\n";
 }
 
 std::string BenchTable(const BenchOptions& options, const engine::Speed& speed) {
@@ -88,8 +109,23 @@ base::Result<void> RunBench(const Session& session, BenchOptions options) {
                                     interrupt.token());
   progress.Clear();
   if (!speed) return base::Forward(speed);
-  if (options.json) return PrintJson(BenchJson(**model, options, *speed));
-  return PrintText(BenchTable(options, *speed) + UseTable((*model)->Use()));
+  engine::StepProfile profile;
+  if (options.by_node) {
+    auto profiled =
+        engine::ProfileNodes((*model)->backend(), options.speed, interrupt.token());
+    if (!profiled) return base::Forward(profiled);
+    profile = *std::move(profiled);
+  }
+  if (options.json) {
+    Json json = BenchJson(**model, options, *speed);
+    if (options.by_node) {
+      json["prompt_nodes"] = NodesJson(profile.prompt);
+      json["decode_nodes"] = NodesJson(profile.decode);
+    }
+    return PrintJson(json);
+  }
+  return PrintText(NodesTable("PROMPT", profile.prompt) + NodesTable("STEP", profile.decode) +
+                   BenchTable(options, *speed) + UseTable((*model)->Use()));
 }
 
 }  // namespace
@@ -115,6 +151,9 @@ Command AddBenchCommand(CLI::App& program) {
       ->type_name("N")
       ->check(CLI::Range(0, 1 << 22))
       ->capture_default_str();
+  app->add_flag("--by-node", options->by_node,
+                "also say where the time of a prompt and of one generation step goes, by kind of "
+                "node; each node is computed by itself for that, which takes longer");
   AddPlacementOptions(*app, options->placement);
   app->get_option("--ctx")->default_str("what is measured");
   AddRunOptions(*app, options->threads, options->placement);

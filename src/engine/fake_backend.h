@@ -39,6 +39,7 @@ class FakeBackend : public model::ModelBackend {
       return base::Fail(base::ErrorKind::kInvalidInput, "{} rows", rows.size());
     }
     batch_sizes.push_back(rows.size());
+    if (times_nodes_) timed_rows_ += rows.size();
     logits_.clear();
     for (const model::BatchRow& row : rows) {
       if (row.slot >= histories_.size()) {
@@ -64,6 +65,15 @@ class FakeBackend : public model::ModelBackend {
   std::uint64_t graphs_built() const override { return 0; }
   std::vector<model::ExpertCounter> expert_counters() const override { return {}; }
 
+  // A node a row, a millisecond each.
+  void TimeNodes(bool on) override {
+    times_nodes_ = on;
+    if (on) timed_rows_ = 0;
+  }
+  std::vector<model::NodeTime> node_times() const override {
+    return {{"row", timed_rows_, static_cast<double>(timed_rows_)}};
+  }
+
   std::vector<std::size_t> batch_sizes;  // rows of each Evaluate
 
  private:
@@ -72,6 +82,8 @@ class FakeBackend : public model::ModelBackend {
   std::size_t max_batch_rows_;
   std::vector<std::vector<std::int32_t>> histories_;  // [slots]
   std::vector<float> logits_;
+  bool times_nodes_ = false;
+  std::uint64_t timed_rows_ = 0;
 };
 
 }  // namespace engine

@@ -27,6 +27,16 @@ class Measurement {
     return Timed([&] { return Generate(); });
   }
 
+  // What the nodes of the same work have taken.
+  base::Result<std::vector<model::NodeTime>> ProfilePrompt() {
+    if (auto ready = Prepare(1); !ready) return base::Forward(ready);
+    return Profiled([&] { return Feed(0, request_.prompt_tokens); });
+  }
+  base::Result<std::vector<model::NodeTime>> ProfileDecode() {
+    if (auto ready = Prepare(request_.sequences); !ready) return base::Forward(ready);
+    return Profiled([&] { return Generate(); });
+  }
+
   void ClearSlots() {
     for (std::uint32_t slot = 0; slot < request_.sequences; ++slot) backend_.ClearSlot(slot);
   }
@@ -37,6 +47,15 @@ class Measurement {
     const auto start = std::chrono::steady_clock::now();
     if (auto done = work(); !done) return base::Forward(done);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  template <class Work>
+  base::Result<std::vector<model::NodeTime>> Profiled(const Work& work) {
+    backend_.TimeNodes(true);
+    auto done = work();
+    backend_.TimeNodes(false);
+    if (!done) return base::Forward(done);
+    return backend_.node_times();
   }
 
   // Leaves `depth` tokens in each of the first `num_slots` slots.
@@ -159,6 +178,31 @@ base::Result<Speed> MeasureSpeed(
   }
   measurement.ClearSlots();
   return speed;
+}
+
+base::Result<StepProfile> ProfileNodes(model::ModelBackend& backend, const SpeedRequest& request,
+                                       std::stop_token stop) {
+  if (auto checked = CheckRequest(backend, request); !checked) return base::Forward(checked);
+  Measurement measurement(backend, request, std::move(stop));
+  StepProfile profile;
+  if (request.prompt_tokens > 0) {
+    if (auto warm = measurement.Prompt(); !warm) return base::Forward(warm);
+    auto times = measurement.ProfilePrompt();
+    if (!times) return base::Forward(times);
+    profile.prompt = *std::move(times);
+  }
+  if (request.decode_tokens > 0) {
+    if (auto warm = measurement.Decode(); !warm) return base::Forward(warm);
+    auto times = measurement.ProfileDecode();
+    if (!times) return base::Forward(times);
+    for (model::NodeTime& time : *times) {
+      time.num_nodes /= request.decode_tokens;
+      time.ms /= static_cast<double>(request.decode_tokens);
+    }
+    profile.decode = *std::move(times);
+  }
+  measurement.ClearSlots();
+  return profile;
 }
 
 }  // namespace engine

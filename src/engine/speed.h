@@ -49,4 +49,16 @@ base::Result<Speed> MeasureSpeed(
     model::ModelBackend& backend, const SpeedRequest& request,
     const std::function<void(std::size_t done, std::size_t total)>& progress, std::stop_token stop);
 
+// Where the time of a step goes: a prompt of request.prompt_tokens, all its steps together, and one
+// generation step, the mean of request.decode_tokens.
+struct StepProfile {
+  std::vector<model::NodeTime> prompt;
+  std::vector<model::NodeTime> decode;
+};
+
+// Behind request.depth tokens, after one run of each kind to warm up. request.repeats counts for
+// nothing. Errors and slots as in MeasureSpeed.
+base::Result<StepProfile> ProfileNodes(model::ModelBackend& backend, const SpeedRequest& request,
+                                       std::stop_token stop);
+
 }  // namespace engine

@@ -34,6 +34,19 @@ TEST(SpeedTest, EveryRepeatFeedsItsTokensAfterOneWarmUp) {
   EXPECT_EQ(backend.slot_length(0), 0u);
 }
 
+TEST(SpeedTest, ProfileIsOfOnePromptAndOneStep) {
+  FakeBackend backend(50, 64, 8);
+  const auto profile = ProfileNodes(
+      backend, {.prompt_tokens = 20, .decode_tokens = 4, .depth = 3, .batch_rows = 100}, {});
+  ASSERT_TRUE(profile) << profile.error().message;
+  ASSERT_THAT(profile->prompt, SizeIs(1));
+  EXPECT_EQ(profile->prompt[0].num_nodes, 20u);
+  ASSERT_THAT(profile->decode, SizeIs(1));
+  EXPECT_EQ(profile->decode[0].num_nodes, 1u);
+  EXPECT_DOUBLE_EQ(profile->decode[0].ms, 1.0);
+  EXPECT_EQ(backend.slot_length(0), 0u);
+}
+
 TEST(SpeedTest, DepthIsFilledBeforeEachMeasurement) {
   FakeBackend backend(50, 64, 8);
   const auto speed = MeasureSpeed(

@@ -35,6 +35,13 @@ struct ExpertCounter {
   std::uint64_t num_pairs = 0;  // (row, expert) pairs
 };
 
+// What one kind of node of the graph has taken.
+struct NodeTime {
+  std::string what;  // the operation and the weights or the part of the model that it works on
+  std::uint64_t num_nodes = 0;
+  double ms = 0;
+};
+
 class ModelBackend {
  public:
   virtual ~ModelBackend() = default;
@@ -70,6 +77,12 @@ class ModelBackend {
   // Graphs built since the backend was made. Steps of a shape seen lately reuse theirs.
   virtual std::uint64_t graphs_built() const = 0;
   virtual std::vector<ExpertCounter> expert_counters() const = 0;
+
+  // From the next Evaluate on every node is computed and timed by itself, beginning at 0, or no
+  // more. Steps are slower meanwhile, and nothing overlaps.
+  virtual void TimeNodes(bool on) = 0;
+  // Since TimeNodes(true), the longest first. Layers are counted together.
+  virtual std::vector<NodeTime> node_times() const = 0;
 };
 
 }  // namespace model

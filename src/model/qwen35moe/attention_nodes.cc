@@ -54,12 +54,14 @@ ggml_tensor* AttentionNodes::Build(ggml_context* context, const Inputs& inputs,
   ggml_tensor* store = ggml_custom_4d(context, GGML_TYPE_F32, 1, 1, 1, 1, stored.data(),
                                       static_cast<int>(stored.size()), &AttentionNodes::RunStore,
                                       GGML_N_TASKS_MAX, self);
+  ggml_set_name(store, "attention store");
   on_cpu->push_back(store);
   std::array<ggml_tensor*, 4> sources = {inputs.queries, inputs.gate, inputs.positions, store};
   ggml_tensor* result =
       ggml_custom_4d(context, GGML_TYPE_F32, static_cast<std::int64_t>(num_heads_ * head_dim_),
                      inputs.queries->ne[2], 1, 1, sources.data(), static_cast<int>(sources.size()),
                      &AttentionNodes::RunAttend, GGML_N_TASKS_MAX, self);
+  ggml_set_name(result, "attend");
   on_cpu->push_back(result);
   return result;
 }

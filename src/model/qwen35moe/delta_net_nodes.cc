@@ -74,11 +74,13 @@ ggml_tensor* DeltaNetNodes::Build(ggml_context* context, const Inputs& inputs,
   ggml_tensor* convolved =
       ggml_custom_4d(context, GGML_TYPE_F32, mixed->ne[0], num_rows, 1, 1, &mixed, 1,
                      &DeltaNetNodes::RunConvolution, GGML_N_TASKS_MAX, self);
+  ggml_set_name(convolved, "delta convolve");
   on_cpu->push_back(convolved);
   std::array<ggml_tensor*, 4> sources = {convolved, inputs.gate, inputs.alpha, inputs.beta};
   ggml_tensor* result = ggml_custom_4d(context, GGML_TYPE_F32, inputs.gate->ne[0], num_rows, 1, 1,
                                        sources.data(), static_cast<int>(sources.size()),
                                        &DeltaNetNodes::RunRule, GGML_N_TASKS_MAX, self);
+  ggml_set_name(result, "delta rule");
   on_cpu->push_back(result);
   return result;
 }

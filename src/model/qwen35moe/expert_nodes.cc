@@ -51,6 +51,7 @@ ggml_tensor* ExpertNodes::BuildBegin(ggml_context* context, moe::LayerId layer,
   ggml_tensor* begin =
       ggml_custom_4d(context, GGML_TYPE_F32, 1, 1, 1, 1, args.data(), static_cast<int>(args.size()),
                      &Run<Phase::kBegin>, 1, &nodes_[layer.index()]);
+  ggml_set_name(begin, "experts begin");
   on_cpu->push_back(begin);
   return begin;
 }
@@ -61,19 +62,21 @@ ggml_tensor* ExpertNodes::BuildRest(ggml_context* context, moe::LayerId layer,
   ggml_tensor* previous = begin;
   // The allocator keeps the sources until the last node that names them: all do, since a compute
   // object may read them from Begin to the end of Combine.
-  const auto append = [&](ggml_custom_op_t run, int num_tasks, std::int64_t width,
+  const auto append = [&](const char* name, ggml_custom_op_t run, int num_tasks, std::int64_t width,
                           std::int64_t height) {
     std::array<ggml_tensor*, 4> args = {sources.rows, sources.ids, sources.weights, previous};
     previous =
         ggml_custom_4d(context, GGML_TYPE_F32, width, height, 1, 1, args.data(),
                        static_cast<int>(args.size()), run, num_tasks, &nodes_[layer.index()]);
+    ggml_set_name(previous, name);
     on_cpu->push_back(previous);
   };
-  append(&Run<Phase::kPrepare>, GGML_N_TASKS_MAX, 1, 1);
-  append(&Run<Phase::kExpand>, GGML_N_TASKS_MAX, 1, 1);
-  append(&Run<Phase::kReduce>, GGML_N_TASKS_MAX, 1, 1);
-  append(&Run<Phase::kFinish>, 1, 1, 1);
-  append(&Run<Phase::kCombine>, GGML_N_TASKS_MAX, sources.rows->ne[0], sources.rows->ne[1]);
+  append("experts prepare", &Run<Phase::kPrepare>, GGML_N_TASKS_MAX, 1, 1);
+  append("experts expand", &Run<Phase::kExpand>, GGML_N_TASKS_MAX, 1, 1);
+  append("experts reduce", &Run<Phase::kReduce>, GGML_N_TASKS_MAX, 1, 1);
+  append("experts finish", &Run<Phase::kFinish>, 1, 1, 1);
+  append("experts combine", &Run<Phase::kCombine>, GGML_N_TASKS_MAX, sources.rows->ne[0],
+         sources.rows->ne[1]);
   return previous;
 }
 

@@ -83,14 +83,17 @@ std::vector<ggml_tensor*> MultiplyPacked(GraphBuild& build, std::span<const Line
     if (packed[first] == nullptr || results[first] != nullptr) continue;
     std::vector<std::size_t> members;
     std::vector<const PackedLinear*> matrices;
+    std::string name;
     for (std::size_t i = first; i < packed.size(); ++i) {
       if (packed[i] == nullptr || !packed[i]->kernel.SameActivations(packed[first]->kernel)) {
         continue;
       }
       members.push_back(i);
       matrices.push_back(packed[i]);
+      name += (name.empty() ? "" : " ") + WeightKind(linears[i]->weight->name);
     }
-    const auto product = std::make_shared<const PackedProduct>(std::move(matrices));
+    const auto product =
+        std::make_shared<const PackedProduct>(std::move(matrices), std::move(name));
     build.kept->push_back(product);
     const std::vector<ggml_tensor*> products = product->Build(build.context, x, &build.on_cpu);
     for (std::size_t m = 0; m < members.size(); ++m) results[members[m]] = products[m];
@@ -212,9 +215,11 @@ base::Bytes Graph::RequiredCpuBytes(const GraphSources& sources, const GraphShap
 }
 
 base::Result<void> Graph::Run(std::span<const BatchRow> rows, const BatchLayout& layout,
-                              std::span<float> logits) {
+                              std::span<float> logits, NodeTimer* timer) {
   SetInputs(rows, layout);
+  if (timer != nullptr) timer->Attach(scheduler_.get());
   const ggml_status status = ggml_backend_sched_graph_compute(scheduler_.get(), graph_);
+  if (timer != nullptr) NodeTimer::Detach(scheduler_.get());
   if (status == GGML_STATUS_ABORTED) return Fail(ErrorKind::kCancelled, "stopped");
   if (status != GGML_STATUS_SUCCESS) {
     return Fail(ErrorKind::kDeviceFailure, "computing a batch failed: {}",

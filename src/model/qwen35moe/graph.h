@@ -18,6 +18,7 @@
 #include "model/qwen35moe/batch_layout.h"
 #include "model/qwen35moe/expert_nodes.h"
 #include "model/qwen35moe/hparams.h"
+#include "model/qwen35moe/node_timer.h"
 #include "model/qwen35moe/state.h"
 #include "model/qwen35moe/weights.h"
 
@@ -56,10 +57,10 @@ class Graph {
 
   // Runs one batch of this graph's shape. `rows` is the batch, `layout` how it lies in the graph,
   // `first_positions` [num_slots] the length of each slot before it. Writes the logits
-  // [num_outputs, n_vocab] to `logits`. Errors: kCancelled when the CPU backend's abort callback
+  // [num_outputs, n_vocab] to `logits`. With a timer every node is computed by itself. Errors: kCancelled when the CPU backend's abort callback
   // said so, kDeviceFailure.
   base::Result<void> Run(std::span<const BatchRow> rows, const BatchLayout& layout,
-                         std::span<float> logits);
+                         std::span<float> logits, NodeTimer* timer = nullptr);
 
   const GraphShape& shape() const { return shape_; }
   // Compute buffers of all backends together.

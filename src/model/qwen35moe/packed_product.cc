@@ -41,8 +41,8 @@ void QuantizePanel(const MatrixKernel& kernel, const ggml_tensor* x, std::size_t
 
 }  // namespace
 
-PackedProduct::PackedProduct(std::vector<const PackedLinear*> matrices)
-    : matrices_(std::move(matrices)) {
+PackedProduct::PackedProduct(std::vector<const PackedLinear*> matrices, std::string name)
+    : matrices_(std::move(matrices)), name_(std::move(name)) {
   ES_CHECK(!matrices_.empty());
   for (const PackedLinear* matrix : matrices_) {
     ES_CHECK(matrix->kernel.SameActivations(kernel()));
@@ -73,6 +73,7 @@ std::vector<ggml_tensor*> PackedProduct::Build(ggml_context* context, ggml_tenso
     x = ggml_custom_4d(context, GGML_TYPE_I8,
                        static_cast<std::int64_t>(2 * kernel().PanelBytes(rows)), 1, 1, 1, &x, 1,
                        &PackedProduct::RunQuantize, GGML_N_TASKS_MAX, self);
+    ggml_set_name(x, ("quantize for " + name_).c_str());
     on_cpu->push_back(x);
   }
   const bool one = matrices_.size() == 1;
@@ -80,6 +81,7 @@ std::vector<ggml_tensor*> PackedProduct::Build(ggml_context* context, ggml_tenso
   ggml_tensor* result =
       ggml_custom_4d(context, GGML_TYPE_F32, one ? outputs : outputs * num_rows, one ? num_rows : 1,
                      1, 1, &x, 1, &PackedProduct::RunMultiply, GGML_N_TASKS_MAX, self);
+  ggml_set_name(result, ("packed " + name_).c_str());
   on_cpu->push_back(result);
   if (one) return {result};
   std::vector<ggml_tensor*> products;

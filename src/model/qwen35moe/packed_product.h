@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/qwen35moe/packed_linear.h"
@@ -21,7 +22,8 @@ class PackedProduct {
  public:
   // Preconditions: at least one matrix; all take the same activations
   // (kernels::MatrixKernel::SameActivations) and outlive the product.
-  explicit PackedProduct(std::vector<const PackedLinear*> matrices);
+  // `name` is of the matrices; nodes are called after it.
+  explicit PackedProduct(std::vector<const PackedLinear*> matrices, std::string name = "");
 
   PackedProduct(const PackedProduct&) = delete;
   PackedProduct& operator=(const PackedProduct&) = delete;
@@ -44,6 +46,7 @@ class PackedProduct {
                 std::size_t end_byte, float* out) const;
 
   std::vector<const PackedLinear*> matrices_;
+  std::string name_;
   std::size_t num_outputs_ = 0;   // of all matrices
   std::size_t packed_bytes_ = 0;  // of all matrices
 };

@@ -211,7 +211,7 @@ base::Result<std::span<const float>> Qwen35MoeBackend::Evaluate(std::span<const 
   logits_.resize(std::size_t{layout->shape.num_outputs} * hparams_.num_vocab);
   stop_ = std::move(stop);
   experts_->StartStep();
-  base::Result<void> run = (*graph)->Run(rows, *layout, logits_);
+  base::Result<void> run = (*graph)->Run(rows, *layout, logits_, times_nodes_ ? &timer_ : nullptr);
   base::Result<void> experts = experts_->EndStep();
   stop_ = {};
   if (!experts) run = std::move(experts);
@@ -253,6 +253,13 @@ std::vector<ExpertCounter> Qwen35MoeBackend::expert_counters() const {
   }
   return counters;
 }
+
+void Qwen35MoeBackend::TimeNodes(bool on) {
+  times_nodes_ = on;
+  if (on) timer_ = {};
+}
+
+std::vector<NodeTime> Qwen35MoeBackend::node_times() const { return timer_.Times(); }
 
 base::Bytes Qwen35MoeBackend::untouched_host_bytes() const {
   return Graph::RequiredCpuBytes(sources_, LargestShape());

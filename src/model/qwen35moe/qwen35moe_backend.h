@@ -73,6 +73,8 @@ class Qwen35MoeBackend final : public PlacedBackend {
   void SetThreads(std::size_t count) override;
   std::uint64_t graphs_built() const override { return graphs_built_; }
   std::vector<ExpertCounter> expert_counters() const override;
+  void TimeNodes(bool on) override;
+  std::vector<NodeTime> node_times() const override;
 
   // Bytes on the primary: dense weights (none when they are used in the mapping) and state.
   base::Bytes dense_bytes() const { return weights_->primary_bytes(); }
@@ -118,6 +120,8 @@ class Qwen35MoeBackend final : public PlacedBackend {
   bool graphs_are_stale_ = false;               // made for other layers on the primary than now
   std::uint64_t graphs_built_ = 0;
   std::uint64_t primary_pairs_ = 0;
+  NodeTimer timer_;
+  bool times_nodes_ = false;
   std::vector<std::uint32_t> lengths_;  // [num_slots]
   std::vector<float> logits_;
   std::stop_token stop_;  // of the Evaluate in progress
