@@ -10,14 +10,13 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <random>
-#include <string>
 #include <vector>
 
 #include "gg/cpu_traits.h"
 #include "gg/devices.h"
 #include "gg/handles.h"
 #include "moe/compute/host_compute.h"
+#include "random_layer.h"
 
 namespace {
 
@@ -28,73 +27,8 @@ constexpr std::size_t kUsed = 8;
 
 std::int64_t Int(std::size_t n) { return static_cast<std::int64_t>(n); }
 
-// The encoded weights of one projection: a few random rows in random order.
-std::vector<std::byte> RandomRows(ggml_type type, std::size_t num_rows, std::size_t row_width,
-                                  std::mt19937& random) {
-  constexpr std::size_t kPool = 64;
-  std::normal_distribution<float> normal(0, 1.5f / std::sqrt(static_cast<float>(row_width)));
-  std::vector<float> values(kPool * row_width);
-  for (float& value : values) value = normal(random);
-  const std::size_t row_bytes = ggml_row_size(type, Int(row_width));
-  std::vector<std::byte> pool(kPool * row_bytes);
-  ggml_quantize_chunk(type, values.data(), pool.data(), 0, kPool, Int(row_width), nullptr);
-  std::vector<std::byte> rows(num_rows * row_bytes);
-  for (std::size_t r = 0; r < num_rows; ++r) {
-    std::copy_n(pool.data() + random() % kPool * row_bytes, row_bytes, rows.data() + r * row_bytes);
-  }
-  return rows;
-}
-
-struct Layer {
-  Layer(ggml_type type, ggml_type down_type, std::size_t num_rows) {
-    std::mt19937 random(1);
-    gate = RandomRows(type, kExperts * kHidden, kEmbd, random);
-    up = RandomRows(type, kExperts * kHidden, kEmbd, random);
-    down = RandomRows(down_type, kExperts * kEmbd, kHidden, random);
-    weights = std::make_shared<moe::ExpertWeights>();
-    weights->num_experts = kExperts;
-    weights->layers.push_back({.gate = Matrix("gate", type, kHidden, kEmbd, gate),
-                               .up = Matrix("up", type, kHidden, kEmbd, up),
-                               .down = Matrix("down", down_type, kEmbd, kHidden, down)});
-    std::normal_distribution<float> normal;
-    for (std::size_t i = 0; i < num_rows * kEmbd; ++i) rows.push_back(normal(random));
-    for (std::size_t i = 0; i < num_rows; ++i) {
-      // Distinct experts of a row.
-      const std::size_t first = random() % kExperts;
-      const std::size_t step = 1 + 2 * (random() % (kExperts / 2));
-      for (std::size_t s = 0; s < kUsed; ++s) {
-        ids.push_back(static_cast<std::int32_t>((first + s * step) % kExperts));
-        routed.push_back(1.0f / kUsed);
-      }
-    }
-    batch = {.layer = moe::LayerId(0),
-             .num_rows = num_rows,
-             .num_used = kUsed,
-             .n_embd = kEmbd,
-             .rows = rows.data(),
-             .ids = ids.data(),
-             .weights = routed.data()};
-  }
-
-  static moe::ExpertMatrix Matrix(std::string name, ggml_type type, std::size_t num_rows,
-                                  std::size_t row_width, const std::vector<std::byte>& data) {
-    const std::size_t row_bytes = ggml_row_size(type, Int(row_width));
-    return {.tensor = std::move(name),
-            .type = type,
-            .row_width = row_width,
-            .num_rows = num_rows,
-            .row_bytes = row_bytes,
-            .expert_bytes = num_rows * row_bytes,
-            .data = data.data()};
-  }
-
-  std::vector<std::byte> gate, up, down;
-  std::shared_ptr<moe::ExpertWeights> weights;
-  std::vector<float> rows;
-  std::vector<std::int32_t> ids;
-  std::vector<float> routed;
-  moe::ExpertBatch batch;
-};
+constexpr bench::LayerShape kShape = {
+    .n_embd = kEmbd, .n_ff = kHidden, .num_experts = kExperts, .num_used = kUsed};
 
 void RunOurs(moe::HostCompute& host, const moe::ExpertBatch& batch, std::vector<float>& out) {
   if (!host.Begin(batch)) return;
@@ -108,7 +42,7 @@ void RunOurs(moe::HostCompute& host, const moe::ExpertBatch& batch, std::vector<
 // The node as llama.cpp builds it: one operation after the other over [rows, used] vectors.
 class GgmlNode {
  public:
-  GgmlNode(gg::Backend backend, gg::Context context, const Layer& layer)
+  GgmlNode(gg::Backend backend, gg::Context context, const bench::RandomLayer& layer)
       : backend_(std::move(backend)), context_(std::move(context)) {
     backend_.SetThreads(1);
     ggml_context* ctx = context_.get();
@@ -178,7 +112,7 @@ bool Agree(const std::vector<float>& a, const std::vector<float>& b) {
 
 enum class Layout { kFile, kPacked };
 
-base::Result<std::unique_ptr<moe::HostCompute>> MakeHost(const Layer& layer, gg::CpuTraits traits,
+base::Result<std::unique_ptr<moe::HostCompute>> MakeHost(const bench::RandomLayer& layer, gg::CpuTraits traits,
                                                          Layout layout) {
   moe::HostComputeOptions options{.weights = layer.weights, .traits = std::move(traits)};
   if (layout == Layout::kPacked) {
@@ -194,7 +128,7 @@ void Experts(benchmark::State& state, ggml_type type, ggml_type down_type, Layou
   const auto devices = gg::DiscoverDevices();
   const auto traits = gg::CpuTraits::Loaded();
   if (!devices || !traits) return state.SkipWithError("no CPU backend");
-  const Layer layer(type, down_type, static_cast<std::size_t>(state.range(0)));
+  const bench::RandomLayer layer(kShape, type, down_type, static_cast<std::size_t>(state.range(0)));
   auto host = MakeHost(layer, *traits, layout);
   auto backend = gg::Backend::Open(devices->back());
   auto context = gg::Context::Make(64, 64);

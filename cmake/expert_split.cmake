@@ -52,20 +52,6 @@ endfunction()
 # One GoogleTest program, one ctest entry a test case. LABELS: unit (default), integration, slow,
 # long (left out under sanitizers), gpu, fuzz. Tests read files under the repository through
 # EXPERT_SPLIT_SOURCE_DIR.
-function(expert_split_test_headers)
-  if(TARGET es_test_headers)
-    return()
-  endif()
-  file(WRITE "${CMAKE_BINARY_DIR}/test_headers.cc" "")
-  add_library(es_test_headers OBJECT EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/test_headers.cc")
-  expert_split_configure(es_test_headers)
-  target_link_libraries(es_test_headers PRIVATE GTest::gtest GTest::gmock)
-  target_precompile_headers(es_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
-endfunction()
-
-# expert_split_test(NAME SOURCES file... DEPS target... [LABELS label...] [SERIAL])
-# One GoogleTest program, one ctest entry a test case. LABELS: unit (default), integration, slow,
-# long (left out under sanitizers), gpu, fuzz. Tests read files under the repository through EXPERT_SPLIT_SOURCE_DIR.
 function(expert_split_test name)
   cmake_parse_arguments(arg "SERIAL" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT arg_LABELS)
