@@ -16,6 +16,7 @@ namespace test {
 namespace {
 
 using Json = nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // One thread and the likeliest token, unless `more` says otherwise.
@@ -117,6 +118,19 @@ TEST(RunCommandTest, RepackedExpertsGiveTheSameTokensOnAnyThreads) {
     EXPECT_EQ(whole, tokens({"--threads", "3", "--batch", "5"})) << repack;
   }
   EXPECT_THAT(ErrorOf(RunModel({"--repack", "on", "-p", "Hi"}), 2), HasSubstr("--repack"));
+}
+
+TEST(RunCommandTest, ANumaNodeGivesTheTokensOfTheCpu) {
+  const auto on = [](const std::string& target) {
+    return RunJson({"--targets", target, "-p", "A longer prompt, in one step.", "-n", "16",
+                    "--ignore-eos", "--threads", "2"});
+  };
+  const Json node = on("cpu:0");
+  EXPECT_EQ(node["tokens"], on("cpu")["tokens"]);
+  EXPECT_EQ(node["summary"], "cpu:0=32");
+  EXPECT_GT(node["targets"][0]["busy_ms"], 0.0);
+  EXPECT_THAT(ErrorOf(RunModel({"--targets", "cpu:0,cpu:999=1MiB", "-p", "x"}), 2),
+              AllOf(HasSubstr("cpu:999"), HasSubstr("present are")));
 }
 
 TEST(RunCommandTest, ThreeTargetsGiveTheTextOfOne) {

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/quote.h"
+#include "gg/numa.h"
 
 namespace cli {
 namespace {
@@ -21,8 +22,12 @@ std::string Join(std::span<const std::string> names) {
 const gg::Device* InnerDevice(const moe::ExpertSplitTarget& target,
                               std::span<const gg::Device> devices) {
   switch (target.inner_place) {
-    case moe::TargetPlace::kCpu:
     case moe::TargetPlace::kNuma:
+      if (!std::ranges::contains(gg::NumaNodes(), target.index, &gg::NumaNode::index)) {
+        return nullptr;
+      }
+      [[fallthrough]];
+    case moe::TargetPlace::kCpu:
       return gg::FindDevice(devices, "cpu");
     case moe::TargetPlace::kDevice:
       return gg::FindDevice(devices,
@@ -71,7 +76,8 @@ base::Result<std::vector<const gg::Device*>> ResolveDevices(
   std::vector<const gg::Device*> resolved;
   for (const moe::ExpertSplitTarget& target : config.targets()) {
     const gg::Device* device = InnerDevice(target, devices);
-    if (device == nullptr && target.inner_place == moe::TargetPlace::kDevice) {
+    if (device == nullptr && (target.inner_place == moe::TargetPlace::kDevice ||
+                              target.inner_place == moe::TargetPlace::kNuma)) {
       return base::Fail(base::ErrorKind::kInvalidInput,
                         "target list item {} {}: missing device; present are {}",
                         resolved.size() + 1, base::Quote(target.name),
@@ -102,6 +108,7 @@ moe::HostMemory DeviceMemoryProbe::Host() {
 std::vector<std::string> DeviceMemoryProbe::PresentTargets() {
   std::vector<std::string> names;
   for (const gg::Device& device : devices_) names.push_back(device.name);
+  for (const gg::NumaNode& node : gg::NumaNodes()) names.push_back(std::format("cpu:{}", node.index));
   return names;
 }
 

@@ -12,7 +12,6 @@
 #include "gg/device_check.h"
 #include "model/registry.h"
 #include "moe/compute/expert_loader.h"
-#include "moe/compute/measured_compute.h"
 #include "moe/target/unsupported.h"
 
 namespace cli {
@@ -159,10 +158,8 @@ std::vector<TargetUse> LoadedModel::Use() const {
     if (target == components_->config().primary()) one.rows += backend_->primary_pairs();
     if (const moe::MoeExpertCompute* owner = components_->compute().compute(target)) {
       one.rows += owner->num_pairs(0);
-      if (const auto* measured = dynamic_cast<const moe::MeasuredCompute*>(owner)) {
-        one.busy_ms = measured->times().busy_ms;
-        one.wait_ms = measured->times().wait_ms;
-      }
+      one.busy_ms = owner->times().busy_ms;
+      one.wait_ms = owner->times().wait_ms;
     }
     total += one.rows;
     use.push_back(std::move(one));

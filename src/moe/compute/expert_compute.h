@@ -71,6 +71,14 @@ struct ExpertPart {
   const float* sums = nullptr;
 };
 
+struct ExpertTimes {
+  // On the team's threads: time that the first of them spends in its phases. Elsewhere: from Begin
+  // to the end of Finish, an upper bound of what it computes.
+  double busy_ms = 0;
+  // In Finish: by how much the owner was slower than everybody else. 0 on the team's threads.
+  double wait_ms = 0;
+};
+
 class MoeExpertCompute {
  public:
   virtual ~MoeExpertCompute() = default;
@@ -88,6 +96,8 @@ class MoeExpertCompute {
 
   // Rows (pairs) computed since the object was made, per part.
   virtual std::uint64_t num_pairs(std::size_t index) const = 0;
+  // Since the object was made, from any thread; zero where nobody measures (MeasuredCompute does).
+  virtual ExpertTimes times() const { return {}; }
 };
 
 // out[r] = the weighted sum of all parts: pairs in slot order, then sums in the order of `parts`.

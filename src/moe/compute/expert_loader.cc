@@ -10,6 +10,7 @@
 #include "moe/compute/device_compute.h"
 #include "moe/compute/host_compute.h"
 #include "moe/compute/measured_compute.h"
+#include "moe/compute/node_compute.h"
 #include "moe/compute/packed_experts.h"
 
 namespace moe {
@@ -20,7 +21,19 @@ class Loader {
   explicit Loader(ExpertLoadRequest request)
       : request_(std::move(request)),
         owners_(request_.plan->owners().begin(), request_.plan->owners().end()),
-        computes_(request_.config->size()) {}
+        computes_(request_.config->size()) {
+    std::vector<gg::NumaNode> nodes;
+    for (std::size_t t = 0; t < request_.config->size(); ++t) {
+      const ExpertSplitTarget& target = (*request_.config)[TargetId(t)];
+      if (target.place != TargetPlace::kNuma) continue;
+      const auto found =
+          std::ranges::find(request_.numa_nodes, target.index, &gg::NumaNode::index);
+      node_positions_[TargetId(t)] = nodes.size();
+      nodes.push_back(found != request_.numa_nodes.end() ? *found
+                                                         : gg::NumaNode{.index = target.index});
+    }
+    if (!nodes.empty()) teams_ = std::make_shared<const NodeTeams>(std::move(nodes));
+  }
 
   base::Result<LoadedExperts> Run();
 
@@ -61,6 +74,8 @@ class Loader {
   std::vector<std::unique_ptr<MoeExpertCompute>> computes_;  // [targets]
   std::map<TargetId, DeviceCompute*> devices_;               // into computes_
   std::map<TargetId, HostCompute*> hosts_;                   // into computes_
+  std::map<TargetId, std::size_t> node_positions_;           // of NUMA nodes, in teams_
+  std::shared_ptr<const NodeTeams> teams_;                   // nullptr without such targets
   std::vector<LayerId> kept_;
   std::optional<bool> packs_;  // decided once, when the first CPU owner is made
   struct Moves {
@@ -254,6 +269,13 @@ base::Result<std::shared_ptr<const PackedExperts>> Loader::Pack(TargetId target)
                                      std::size_t count) { ReleaseExperts(layer, first, count); },
                    .stop = request_.stop,
                    .allocate = request_.packing_memory.allocate};
+  if (const auto node = node_positions_.find(target); node != node_positions_.end()) {
+    pack.allocate = [this, index = teams_->nodes()[node->second].index](base::Bytes size) {
+      auto memory = request_.packing_memory.allocate(size);
+      if (memory) gg::PreferNode({memory->data(), size.count()}, index);
+      return memory;
+    };
+  }
   if (request_.progress) {
     pack.progress = [this, target](base::Bytes done, base::Bytes total) {
       request_.progress(target, done, total);
@@ -287,8 +309,12 @@ base::Result<void> Loader::MakeHostOwner(TargetId target) {
                                  .packed = std::move(packed)});
   if (!made) return base::Forward(made);
   hosts_[target] = made->get();
-  computes_[target.index()] =
+  std::unique_ptr<MoeExpertCompute> owner =
       std::make_unique<MeasuredCompute>(std::move(*made), ComputePlace::kOnTeam);
+  if (const auto node = node_positions_.find(target); node != node_positions_.end()) {
+    owner = std::make_unique<NodeCompute>(std::move(owner), teams_, node->second);
+  }
+  computes_[target.index()] = std::move(owner);
   return {};
 }
 

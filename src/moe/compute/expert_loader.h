@@ -22,6 +22,7 @@
 #include "gg/cpu_traits.h"
 #include "gg/devices.h"
 #include "gg/gguf_file.h"
+#include "gg/numa.h"
 #include "moe/compute/device_experts.h"
 #include "moe/compute/expert_weights.h"
 #include "moe/compute/repack.h"
@@ -55,6 +56,8 @@ struct ExpertLoadRequest {
   // the primary's own graph; false when it has no room or refuses. Empty: never.
   std::function<base::Result<bool>(LayerId)> keep_on_primary;
   AllocateBuffer allocate = gg::Buffer::ForContext;  // seam: memory of devices
+  // This machine's, for targets such as cpu:1. One that is not there has no CPUs and any memory.
+  std::vector<gg::NumaNode> numa_nodes = gg::NumaNodes();
   // Host memory that the caller will take but has not touched yet: packing leaves it free.
   base::Bytes untouched_bytes;
   PackingMemory packing_memory;  // seam

@@ -16,21 +16,13 @@ namespace moe {
 // Where an owner computes.
 enum class ComputePlace { kOnTeam, kElsewhere };
 
-struct ExpertTimes {
-  // On the team's threads: time that thread 0 spends in its phases. Elsewhere: from Begin to the
-  // end of Finish, an upper bound of what it computes.
-  double busy_ms = 0;
-  // In Finish: by how much the owner was slower than everybody else. 0 on the team's threads.
-  double wait_ms = 0;
-};
-
 class MeasuredCompute final : public MoeExpertCompute {
  public:
   // Precondition: `owner` is not nullptr.
   MeasuredCompute(std::unique_ptr<MoeExpertCompute> owner, ComputePlace place)
       : owner_(std::move(owner)), place_(place) {}
 
-  ExpertTimes times() const;
+  ExpertTimes times() const override;
   const MoeExpertCompute& owner() const { return *owner_; }
 
   base::Result<void> Begin(const ExpertBatch& batch) override;

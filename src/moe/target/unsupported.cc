@@ -12,10 +12,9 @@ namespace {
 std::string_view MissingFeature(TargetPlace place) {
   switch (place) {
     case TargetPlace::kCpu:
+    case TargetPlace::kNuma:
     case TargetPlace::kDevice:
       return {};
-    case TargetPlace::kNuma:
-      return "a single NUMA node";
     case TargetPlace::kRpc:
       return "a remote ggml RPC device";
     case TargetPlace::kWorker:

@@ -7,7 +7,7 @@
 namespace moe {
 
 // For the commands that compute; planning needs no running target and does not ask. Errors:
-// kUnsupported for the first worker(...), rpc:, unix: or cpu:NODE of the list, by name and
+// kUnsupported for the first worker(...), rpc: or unix: of the list, by name and
 // position.
 base::Result<void> RefuseUnsupported(const ExpertSplitTargetConfig& config);
 
