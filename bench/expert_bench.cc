@@ -112,8 +112,8 @@ bool Agree(const std::vector<float>& a, const std::vector<float>& b) {
 
 enum class Layout { kFile, kPacked };
 
-base::Result<std::unique_ptr<moe::HostCompute>> MakeHost(const bench::RandomLayer& layer, gg::CpuTraits traits,
-                                                         Layout layout) {
+base::Result<std::unique_ptr<moe::HostCompute>> MakeHost(const bench::RandomLayer& layer,
+                                                         gg::CpuTraits traits, Layout layout) {
   moe::HostComputeOptions options{.weights = layer.weights, .traits = std::move(traits)};
   if (layout == Layout::kPacked) {
     const std::vector<std::uint8_t> owned(kExperts, 1);

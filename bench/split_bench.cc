@@ -1,6 +1,7 @@
-// What it costs that a layer's experts have two owners: the time of a whole batch beyond that of the
-// slower owner alone, beside what an empty round trip to the device takes. One row, one thread on
-// the CPU; the owners have half of the experts each. Prints one JSON object, microseconds, medians.
+// What it costs that a layer's experts have two owners: the time of a whole batch beyond that of
+// the slower owner alone, beside what an empty round trip to the device takes. One row, one thread
+// on the CPU; the owners have half of the experts each. Prints one JSON object, microseconds,
+// medians.
 //
 //   GGML_VK_VISIBLE_DEVICES=0 split_bench [DEVICE]
 #include <algorithm>
@@ -24,8 +25,7 @@
 
 namespace {
 
-constexpr bench::LayerShape kShape = {
-    .n_embd = 256, .n_ff = 256, .num_experts = 16, .num_used = 8};
+constexpr bench::LayerShape kShape = {.n_embd = 256, .n_ff = 256, .num_experts = 16, .num_used = 8};
 constexpr int kWarmUps = 50;
 constexpr int kSamples = 500;
 
@@ -113,11 +113,11 @@ class ComputeAlone {
                const moe::DeviceBatch& batch)
       : backend_(Value(gg::Backend::Open(device))) {
     const moe::DeviceLaunch& launch = batch.launches().front();
-    graph_.emplace(Value(moe::DeviceGraph::Build(
-        stack, {.n_embd = kShape.n_embd,
-                .num_used = kShape.num_used,
-                .num_pairs = launch.padded_pairs(),
-                .num_rows = launch.padded_rows(kShape.num_used)})));
+    graph_.emplace(
+        Value(moe::DeviceGraph::Build(stack, {.n_embd = kShape.n_embd,
+                                              .num_used = kShape.num_used,
+                                              .num_pairs = launch.padded_pairs(),
+                                              .num_rows = launch.padded_rows(kShape.num_used)})));
     memory_.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_.get())));
     if (!ggml_gallocr_alloc_graph(memory_.get(), graph_->graph())) Fail("no memory on the device");
     const auto send = [](ggml_tensor* input, const auto& values) {
@@ -207,9 +207,10 @@ int main(int argc, char** argv) {
   const double host_alone = MedianMicroseconds([&] { RunOwner(*on_host, layer.batch); });
   const double together = MedianMicroseconds([&] { RunBatch(split, layer.batch, out); });
   const double beyond = together - std::max(device_alone, host_alone);
-  std::printf("{\"device\": \"%s\", \"empty_round_trip_us\": %.1f, \"device_alone_us\": %.1f, "
-              "\"host_alone_us\": %.1f, \"split_us\": %.1f, \"beyond_slowest_us\": %.1f, "
-              "\"of_round_trip\": %.2f}\n",
-              name.c_str(), empty, device_alone, host_alone, together, beyond, beyond / empty);
+  std::printf(
+      "{\"device\": \"%s\", \"empty_round_trip_us\": %.1f, \"device_alone_us\": %.1f, "
+      "\"host_alone_us\": %.1f, \"split_us\": %.1f, \"beyond_slowest_us\": %.1f, "
+      "\"of_round_trip\": %.2f}\n",
+      name.c_str(), empty, device_alone, host_alone, together, beyond, beyond / empty);
   return 0;
 }

@@ -60,8 +60,8 @@ TEST(BenchCommandTest, OneKindAlone) {
 }
 
 TEST(BenchCommandTest, ByNodeSaysWhereAStepSpendsItsTime) {
-  const ProgramResult result = Bench(
-      {"--targets", "cpu", "-p", "20", "-n", "2", "-r", "1", "--by-node", "--json"});
+  const ProgramResult result =
+      Bench({"--targets", "cpu", "-p", "20", "-n", "2", "-r", "1", "--by-node", "--json"});
   ASSERT_EQ(result.status, 0) << result.err;
   const Json bench = Json::parse(result.out, nullptr, false);
   for (const char* step : {"prompt_nodes", "decode_nodes"}) {

@@ -65,6 +65,20 @@ TEST_F(RunInterruptTest, DuringDecodingTheTextSoFarStaysOnALineOfItsOwn) {
   EXPECT_EQ(Complaint(result), "expert-split: error: stopped\n");
 }
 
+// The dense part alone takes seconds to copy; llvmpipe refuses its embeddings before.
+TEST_F(RunInterruptTest, WhileLoadingNothingIsComputed) {
+  const ProgramResult targets = RunExpertSplit({"targets", "--json"}, {kTwoVulkan});
+  if (targets.out.find("llvmpipe") == std::string::npos) GTEST_SKIP() << "no software device";
+  const ProgramResult result = InterruptExpertSplit(
+      {"run", "--model", ModelPath("plan_397b"), "--targets", "vulkan:0=500MiB,vulkan:1=100MiB,cpu",
+       "--ctx", "256", "-p", "a", "-n", "1"},
+      {kTwoVulkan}, Stream::kErr, "it stays on the CPU");
+  EXPECT_EQ(result.status, 130) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_TRUE(result.err.ends_with("expert-split: error: loading was interrupted\n")) << result.err;
+  EXPECT_EQ(result.err.find(kPlacementLine), std::string::npos) << result.err;
+}
+
 TEST_F(RunInterruptTest, JsonOfAnInterruptedRunIsNotPrinted) {
   const ProgramResult result = InterruptExpertSplit(
       Command({"run", "-p", "a", "-n", "3900", "--ignore-eos", "--temp", "0", "--json"}),

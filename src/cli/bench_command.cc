@@ -111,8 +111,7 @@ base::Result<void> RunBench(const Session& session, BenchOptions options) {
   if (!speed) return base::Forward(speed);
   engine::StepProfile profile;
   if (options.by_node) {
-    auto profiled =
-        engine::ProfileNodes((*model)->backend(), options.speed, interrupt.token());
+    auto profiled = engine::ProfileNodes((*model)->backend(), options.speed, interrupt.token());
     if (!profiled) return base::Forward(profiled);
     profile = *std::move(profiled);
   }

@@ -108,7 +108,8 @@ moe::HostMemory DeviceMemoryProbe::Host() {
 std::vector<std::string> DeviceMemoryProbe::PresentTargets() {
   std::vector<std::string> names;
   for (const gg::Device& device : devices_) names.push_back(device.name);
-  for (const gg::NumaNode& node : gg::NumaNodes()) names.push_back(std::format("cpu:{}", node.index));
+  for (const gg::NumaNode& node : gg::NumaNodes())
+    names.push_back(std::format("cpu:{}", node.index));
   return names;
 }
 

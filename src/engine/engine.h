@@ -41,9 +41,9 @@ struct GenerationRequest {
   std::size_t max_tokens = 128;  // at least 1
   bool ignore_end = false;       // go on past an end-of-generation token
   model::SamplingSettings sampling;
-  bool logprobs = false;          // fill GeneratedToken::log_probability and ::top
-  std::size_t top_logprobs = 0;   // alternatives a token, at most kMaxTopLogprobs
-  bool reuse_prefix = true;       // false: compute the whole prompt
+  bool logprobs = false;                 // fill GeneratedToken::log_probability and ::top
+  std::size_t top_logprobs = 0;          // alternatives a token, at most kMaxTopLogprobs
+  bool reuse_prefix = true;              // false: compute the whole prompt
   std::chrono::milliseconds timeout{0};  // from submission to the last token; 0: none
 };
 

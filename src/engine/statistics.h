@@ -53,14 +53,14 @@ struct EngineStatistics {
 
   // Since the start.
   std::array<std::uint64_t, kNumFinishReasons> finished{};  // by FinishReason
-  std::uint64_t refused = 0;            // kBusy and kUnavailable
-  std::uint64_t prompt_tokens = 0;      // computed; without those that were reused
-  std::uint64_t cached_tokens = 0;      // of prompts, reused
-  std::uint64_t prefix_hits = 0;        // requests that reused at least one token
-  std::uint64_t prefix_misses = 0;      // requests that reused none
+  std::uint64_t refused = 0;                                // kBusy and kUnavailable
+  std::uint64_t prompt_tokens = 0;  // computed; without those that were reused
+  std::uint64_t cached_tokens = 0;  // of prompts, reused
+  std::uint64_t prefix_hits = 0;    // requests that reused at least one token
+  std::uint64_t prefix_misses = 0;  // requests that reused none
   std::uint64_t generated_tokens = 0;
   std::uint64_t steps = 0;
-  std::uint64_t step_rows = 0;          // of all steps together
+  std::uint64_t step_rows = 0;  // of all steps together
   // Time of steps that had prompt rows, and of those that had generating rows only.
   double prefill_seconds = 0;
   double decode_seconds = 0;

@@ -9,8 +9,8 @@
 namespace gg {
 namespace {
 
-using ::testing::Not;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 std::vector<std::uint32_t> CpusOfThisThread() {
   cpu_set_t set;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cstdint>
 #include <fstream>
@@ -11,8 +12,10 @@
 
 namespace test {
 
-// Fails the running test and returns 0 where the kernel does not say.
+// After the allocator has given back what it keeps. Fails the running test and returns 0 where the
+// kernel does not say.
 inline base::Bytes ResidentAnonymous() {
+  ::malloc_trim(0);
   std::ifstream status("/proc/self/status");
   for (std::string key; status >> key; status.ignore(256, '\n')) {
     std::uint64_t kib = 0;

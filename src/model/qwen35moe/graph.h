@@ -57,8 +57,8 @@ class Graph {
 
   // Runs one batch of this graph's shape. `rows` is the batch, `layout` how it lies in the graph,
   // `first_positions` [num_slots] the length of each slot before it. Writes the logits
-  // [num_outputs, n_vocab] to `logits`. With a timer every node is computed by itself. Errors: kCancelled when the CPU backend's abort callback
-  // said so, kDeviceFailure.
+  // [num_outputs, n_vocab] to `logits`. With a timer every node is computed by itself. Errors:
+  // kCancelled when the CPU backend's abort callback said so, kDeviceFailure.
   base::Result<void> Run(std::span<const BatchRow> rows, const BatchLayout& layout,
                          std::span<float> logits, NodeTimer* timer = nullptr);
 

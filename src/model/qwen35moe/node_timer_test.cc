@@ -8,8 +8,8 @@ namespace {
 
 class NodeTimerTest : public testing::Test {
  protected:
-  ggml_context_ptr context_{
-      ggml_init({.mem_size = 16 * ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true})};
+  ggml_context_ptr context_{ggml_init(
+      {.mem_size = 16 * ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true})};
   ggml_tensor* x_ = ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, 8);
 };
 

@@ -26,8 +26,7 @@ class Loader {
     for (std::size_t t = 0; t < request_.config->size(); ++t) {
       const ExpertSplitTarget& target = (*request_.config)[TargetId(t)];
       if (target.place != TargetPlace::kNuma) continue;
-      const auto found =
-          std::ranges::find(request_.numa_nodes, target.index, &gg::NumaNode::index);
+      const auto found = std::ranges::find(request_.numa_nodes, target.index, &gg::NumaNode::index);
       node_positions_[TargetId(t)] = nodes.size();
       nodes.push_back(found != request_.numa_nodes.end() ? *found
                                                          : gg::NumaNode{.index = target.index});

@@ -35,7 +35,8 @@ TEST(NodeTeams, ThreadsAreDividedInProportionToCpus) {
   const NodeTeams equal({{0, {0, 1, 2, 3}}, {1, {4, 5, 6, 7}}});
   EXPECT_EQ(Shares(equal, 4), (std::vector<std::vector<std::size_t>>{{0, 1}, {2, 3}}));
   const NodeTeams unequal({{0, {0}}, {1, {1, 2, 3}}});
-  EXPECT_EQ(Shares(unequal, 8), (std::vector<std::vector<std::size_t>>{{0, 1}, {2, 3, 4, 5, 6, 7}}));
+  EXPECT_EQ(Shares(unequal, 8),
+            (std::vector<std::vector<std::size_t>>{{0, 1}, {2, 3, 4, 5, 6, 7}}));
 }
 
 TEST(NodeTeams, EveryNodeHasAThreadHoweverFewThereAre) {
@@ -64,12 +65,13 @@ TEST(NodeCompute, TwoNodesGiveTheBitsOfOneOwnerAndDivideTheRows) {
   };
   // Two nodes with the same CPUs: the machine of the test may have one.
   const std::vector<std::uint32_t> cpus = gg::NumaNodes().front().cpus;
-  const auto teams = std::make_shared<const NodeTeams>(
-      std::vector<gg::NumaNode>{{0, cpus}, {1, cpus}});
+  const auto teams =
+      std::make_shared<const NodeTeams>(std::vector<gg::NumaNode>{{0, cpus}, {1, cpus}});
   std::vector<std::unique_ptr<MoeExpertCompute>> owners;
   for (std::size_t node = 0; node < 2; ++node) {
     owners.push_back(std::make_unique<NodeCompute>(
-        std::make_unique<MeasuredCompute>(make(runtime, node), ComputePlace::kOnTeam), teams, node));
+        std::make_unique<MeasuredCompute>(make(runtime, node), ComputePlace::kOnTeam), teams,
+        node));
   }
   HotColdCompute both(std::move(owners), std::nullopt);
   const auto whole = make(nullptr, 0);
