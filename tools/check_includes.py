@@ -32,7 +32,7 @@ ALLOWED = {
     "model/text": ["base", "model"],
     "model/*": ["base", "gg", "kernels", *SUBSTRATE, "model", "model/text"],  # a family; never another one
     "engine": ["base", *SUBSTRATE, "model", "model/text"],         # never a concrete family
-    "server": ["base", "engine"],
+    "server": ["base", "engine", "model/text"],   # never the substrate or a concrete model
     "cli": ["base", "gg", *SUBSTRATE, "model", "model/text", "model/*", "engine", "server"],
 }
 
