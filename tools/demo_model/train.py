@@ -24,10 +24,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
-import batches  # noqa: E402
 import network  # noqa: E402
 import texts  # noqa: E402
 import vocabulary  # noqa: E402
+from batches import Batches  # noqa: E402
 from shared_state import SharedState  # noqa: E402
 
 SEED = 6
@@ -64,9 +64,10 @@ class Trainer:
         self.args = args
         args.work.mkdir(parents=True, exist_ok=True)
         self.training, _ = texts.read(SEED)
-        self.tokenizer = vocabulary.learn(
+        tokenizer = vocabulary.learn(
             [d.text for documents in self.training.values() for d in documents],
             args.work / "tokenizer.json")
+        self.batches = Batches(self.training, tokenizer, network.CONTEXT, SEED)
         self.model = network.build(SEED)
         self.state = SharedState(self.model, args.processes)
         self.step = self.tokens = self.windows = 0  # windows: seen of each domain
@@ -109,11 +110,10 @@ class Trainer:
         return 0
 
     def _loop(self, rank: int, interrupted: threading.Event) -> None:
-        args, begin_cpu = self.args, time.process_time()
+        args = self.args
         self.state.attach(self.model, rank)
         share = self.state.shares()[rank]
-        stream = batches.batches(self.training, self.tokenizer, network.CONTEXT, args.batch, SEED,
-                                 self.windows)
+        stream = self.batches(args.batch, self.windows)
         earlier, wall, mean = self.cpu_seconds, time.monotonic(), None
         while self.tokens < args.tokens:
             each = args.batch // args.processes
@@ -126,7 +126,7 @@ class Trainer:
                 self.state.update(parameter, self.step, factor)
             self.tokens += args.batch * network.CONTEXT
             self.windows += args.batch // 2
-            self.cpu[rank] = time.process_time() - begin_cpu
+            self.cpu[rank] = time.process_time()
             if rank == 0:
                 self.stopping[0] = float(interrupted.is_set())
             self.barrier.wait()
