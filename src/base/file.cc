@@ -77,6 +77,12 @@ bool IsRegularOrAbsent(const std::string& path) {
   return ::lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode);
 }
 
+// Makes a file of a new name beside `path`, which becomes that name.
+UniqueFd MakeTemporary(std::string& path) {
+  path += ".XXXXXX";
+  return UniqueFd(::mkostemp(path.data(), O_CLOEXEC));
+}
+
 Result<void> WriteInPlace(const std::string& path, std::string_view content) {
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY));
   if (!fd.valid()) return WriteError(path);
@@ -107,8 +113,8 @@ Result<std::string> ReadFile(const std::string& path, Bytes limit) {
 
 Result<void> WriteFileAtomically(const std::string& path, std::string_view content) {
   if (!IsRegularOrAbsent(path)) return WriteInPlace(path, content);
-  std::string temporary = path + ".XXXXXX";
-  UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
+  std::string temporary = path;
+  const UniqueFd fd = MakeTemporary(temporary);
   if (!fd.valid()) return WriteError(path);
   auto written = WriteAll(fd.get(), content, path);
   const mode_t mask = ::umask(0);
@@ -119,6 +125,19 @@ Result<void> WriteFileAtomically(const std::string& path, std::string_view conte
   }
   if (!written) ::unlink(temporary.c_str());
   return written;
+}
+
+Result<void> CheckWritable(const std::string& path) {
+  if (!IsRegularOrAbsent(path)) {
+    const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+    // A pipe that nobody reads yet may find a reader.
+    return fd.valid() || errno == ENXIO ? Result<void>() : WriteError(path);
+  }
+  std::string temporary = path;
+  const UniqueFd fd = MakeTemporary(temporary);
+  if (!fd.valid()) return WriteError(path);
+  ::unlink(temporary.c_str());
+  return {};
 }
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {

@@ -21,6 +21,10 @@ Result<std::string> ReadFile(const std::string& path, Bytes limit);
 // no file can be made there (no such folder, no permission, a folder); kIo when writing fails.
 Result<void> WriteFileAtomically(const std::string& path, std::string_view content);
 
+// Whether WriteFileAtomically can make a file at `path` now, so that work whose result belongs
+// there is not in vain. Leaves everything as it was. Errors: kInvalidInput and kIo as there.
+Result<void> CheckWritable(const std::string& path);
+
 // A regular file mapped read-only, nothing of it populated. The address stays the same when the
 // owner is moved. A file that somebody truncates afterwards faults on access (SIGBUS), as with any
 // mapping.

@@ -45,7 +45,23 @@ TEST_F(FileTest, PathsWhereNoFileCanBeMadeAreTheCallersFault) {
     ASSERT_FALSE(written);
     EXPECT_EQ(written.error().kind, ErrorKind::kInvalidInput) << written.error().message;
     EXPECT_NE(written.error().message.find(path), std::string::npos);
+    auto checked = CheckWritable(path);
+    ASSERT_FALSE(checked);
+    EXPECT_EQ(checked.error().message, written.error().message);
   }
+}
+
+TEST_F(FileTest, CheckingThatAFileCanBeWrittenLeavesEverythingAsItWas) {
+  ASSERT_TRUE(WriteFileAtomically(Path("a"), "x"));
+  std::filesystem::create_symlink("a", Path("link"));
+  EXPECT_TRUE(CheckWritable(Path("a")));
+  EXPECT_TRUE(CheckWritable(Path("link")));
+  EXPECT_TRUE(CheckWritable(Path("new")));
+  EXPECT_TRUE(CheckWritable("/dev/null"));
+  EXPECT_FALSE(CheckWritable(folder_));
+  const std::filesystem::directory_iterator files(folder_);
+  EXPECT_EQ(std::distance(begin(files), end(files)), 2);
+  EXPECT_EQ(*ReadFile(Path("a"), Bytes(10)), "x");
 }
 
 TEST_F(FileTest, FullDeviceIsAnIoError) {
