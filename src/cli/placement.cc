@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "cli/device_targets.h"
+#include "cli/profile_report.h"
 #include "model/registry.h"
 #include "moe/plan/plan_file.h"
 #include "moe/profile/profile.h"
-#include "moe/profile/profile_file.h"
 #include "moe/target/capacity.h"
 
 namespace cli {
@@ -17,20 +17,9 @@ namespace {
 base::Result<moe::Hotness> ReadHotness(const Session& session, const std::string& path,
                                        const moe::ModelShape& shape) {
   if (path.empty()) return moe::Hotness::Uniform(shape);
-  auto profile = moe::ReadProfileFile(path);
+  auto profile = ReadProfile(session, path, shape.identity);
   if (!profile) return Forward(profile);
-  auto note = moe::CheckProfileModel(*profile, shape.identity);
-  if (!note) {
-    return base::Fail(note.error().kind, "profile '{}': {}", path, note.error().message);
-  }
-  if (!note->empty()) session.log.Info("{}", *note);
-  constexpr double kHotFraction = 0.25;
-  const moe::ProfileGain gain = moe::GainOverUniform(*profile, kHotFraction);
-  session.log.Info(
-      "profile '{}', {} tokens: the hottest {:.0f} % of each layer's experts draw {:.0f} % of the "
-      "traffic; a uniform router would show {:.0f} %",
-      profile->text(), profile->num_tokens(), 100 * gain.hot_fraction, 100 * gain.traffic,
-      100 * gain.uniform_traffic);
+  LogGain(session, *profile);
   return moe::HotnessOf(*profile, shape);
 }
 

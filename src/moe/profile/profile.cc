@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <format>
-#include <functional>
 #include <utility>
 
 #include "base/check.h"
@@ -20,8 +19,28 @@ RoutingProfile::RoutingProfile(ModelIdentity model, std::string text)
       text_(std::move(text)),
       counts_(model_.num_layers, std::vector<std::uint64_t>(model_.num_experts, 0)) {}
 
-void RoutingProfile::Count(LayerId layer, std::span<const ExpertId> selected) {
-  for (const ExpertId expert : selected) ++counts_[layer.index()][expert.index()];
+base::Result<void> RoutingProfile::CountStep(std::span<const std::int32_t> ids,
+                                             std::size_t num_tokens, std::size_t num_used) {
+  const std::size_t line = counts_.empty() ? 0 : ids.size() / counts_.size();
+  ES_CHECK(line * counts_.size() == ids.size() && num_tokens * num_used <= line);
+  const auto selections = [&](std::size_t layer) {
+    return ids.subspan(layer * line, num_tokens * num_used);
+  };
+  for (std::size_t layer = 0; layer < counts_.size(); ++layer) {
+    for (const std::int32_t id : selections(layer)) {
+      if (static_cast<std::uint32_t>(id) < model_.num_experts) continue;
+      return Fail(ErrorKind::kDeviceFailure,
+                  "the router of layer {} selected expert {}, but there are {}: the device that "
+                  "runs it computes wrong numbers; leave it out of --targets",
+                  layer, id, model_.num_experts);
+    }
+  }
+  for (std::size_t layer = 0; layer < counts_.size(); ++layer) {
+    std::vector<std::uint64_t>& counts = counts_[layer];
+    for (const std::int32_t id : selections(layer)) ++counts[static_cast<std::uint32_t>(id)];
+  }
+  num_tokens_ += num_tokens;
+  return {};
 }
 
 base::Result<RoutingProfile> RoutingProfile::FromCounts(
@@ -86,7 +105,7 @@ base::Result<RoutingProfile> MergeProfiles(std::span<const WeightedProfile> prof
                   base::Quote(profile->text()));
     }
     if (!SameModel(profile->model(), model)) {
-      return Fail(ErrorKind::kInvalidInput,
+      return Fail(ErrorKind::kCorruptModel,
                   "profiles of two models cannot be merged: {} is of {}, {} is of {}",
                   base::Quote(profiles.front().profile->text()), DescribeIdentity(model),
                   base::Quote(profile->text()), DescribeIdentity(profile->model()));
@@ -102,6 +121,10 @@ base::Result<RoutingProfile> MergeProfiles(std::span<const WeightedProfile> prof
     return Fail(ErrorKind::kInvalidInput,
                 "the merged profile would have more than {} tokens; use smaller weights",
                 RoutingProfile::kMaxCount);
+  }
+  if (tokens < 0.5) {
+    return Fail(ErrorKind::kInvalidInput,
+                "the merged profile would have no token left; use larger weights");
   }
   const auto rounded_tokens = static_cast<std::uint64_t>(std::llround(tokens));
   std::vector<std::vector<std::uint64_t>> counts(model.num_layers);
@@ -141,44 +164,6 @@ base::Result<std::string> CheckProfileModel(const RoutingProfile& profile,
 
 Hotness HotnessOf(const RoutingProfile& profile, const ModelShape& shape) {
   return Hotness::FromCounts(shape, profile.counts());
-}
-
-ProfileGain GainOverUniform(const RoutingProfile& profile, double hot_fraction) {
-  ES_CHECK(hot_fraction > 0 && hot_fraction <= 1);
-  const auto num_experts = static_cast<double>(profile.model().num_experts);
-  const double hot = std::max(1.0, std::ceil(hot_fraction * num_experts - 1e-9));
-  const double fraction = hot / num_experts;
-  ProfileGain gain{.hot_fraction = hot_fraction, .traffic = 0, .uniform_traffic = 0};
-  for (std::vector<std::uint64_t> layer : profile.counts()) {
-    std::ranges::sort(layer, std::ranges::greater{});
-    double drawn = 0, all = 0;
-    for (std::size_t i = 0; i < layer.size(); ++i) {
-      all += static_cast<double>(layer[i]);
-      if (static_cast<double>(i) < hot) drawn += static_cast<double>(layer[i]);
-    }
-    if (all == 0) {
-      gain.traffic += fraction;
-      gain.uniform_traffic += fraction;
-      continue;
-    }
-    gain.traffic += drawn / all;
-    // Under a uniform router a count has about a normal distribution with mean m = all / n and
-    // variance m. The top fraction f of n such counts averages m + sqrt(m) * phi(z) / f, where z
-    // cuts off f and phi is the normal density; phi(z) follows from f by bisection on z.
-    double low = -9, high = 9;
-    for (int step = 0; step < 60; ++step) {
-      const double z = (low + high) / 2;
-      (std::erfc(z / std::sqrt(2.0)) / 2 > fraction ? low : high) = z;
-    }
-    const double density =
-        fraction < 1 ? std::exp(-low * low / 2) / std::sqrt(2 * std::acos(-1.0)) : 0;
-    const double mean = all / num_experts;
-    gain.uniform_traffic += std::min(1.0, fraction + density / std::sqrt(mean));
-  }
-  const auto num_layers = static_cast<double>(profile.counts().size());
-  gain.traffic /= num_layers;
-  gain.uniform_traffic /= num_layers;
-  return gain;
 }
 
 }  // namespace moe

@@ -1,6 +1,8 @@
 // RoutingProfile: how often a model's router selected each expert while it read some text.
+// What it says of a router is in moe/profile/routing_report.h.
 //
-// A value. Collecting (Count) is for one thread at a time; everything else may be read from any.
+// A value. Collecting (CountStep) is for one thread at a time; everything else may be read from
+// any.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +25,12 @@ class RoutingProfile {
   // Nothing counted yet. `text` names what will be read, for people.
   RoutingProfile(ModelIdentity model, std::string text);
 
-  // One token's selection in one layer, each expert at most once. Call CountToken once a token.
-  // Preconditions: ids within the model's counts.
-  void Count(LayerId layer, std::span<const ExpertId> selected);
-  void CountToken() { ++num_tokens_; }
+  // The selections of one step, as the routers gave them: `ids` has a line for each layer, all of
+  // one length, that begins with [num_tokens, num_used] ids, each expert at most once a token; what
+  // lies behind them is ignored. Allocates nothing. Errors: kDeviceFailure, with nothing counted,
+  // for an id that is no expert of the model, naming it and the layer.
+  base::Result<void> CountStep(std::span<const std::int32_t> ids, std::size_t num_tokens,
+                               std::size_t num_used);
 
   // A profile from known counts, [num_layers][num_experts]. Errors: kInvalidInput, naming layer and
   // expert, for other dimensions, a count above `num_tokens` or a number above kMaxCount.
@@ -55,7 +59,8 @@ struct WeightedProfile {
 
 // Counts and tokens times their weights, added and rounded to the nearest; `text` becomes
 // "a + 2*b". Model: the first one's. Errors: kInvalidInput for no profiles, a weight that is not
-// above 0 and finite, profiles of different models (both named), or sums beyond kMaxCount.
+// above 0 and finite, or sums beyond kMaxCount or below one token; kCorruptModel for profiles of
+// different models (both named).
 base::Result<RoutingProfile> MergeProfiles(std::span<const WeightedProfile> profiles);
 
 // Whether the profile may be used for `model`: it must agree in architecture, numbers of layers and
@@ -66,18 +71,5 @@ base::Result<std::string> CheckProfileModel(const RoutingProfile& profile,
 
 // The planner's view. Precondition: CheckProfileModel accepts the profile for `shape.identity`.
 Hotness HotnessOf(const RoutingProfile& profile, const ModelShape& shape);
-
-// How much more traffic the hottest units draw than under a uniform router, to show beside a
-// profile so that nobody trusts noise.
-struct ProfileGain {
-  double hot_fraction = 0;  // of each layer's experts, for example 0.25; rounded up to whole ones
-  double traffic = 0;       // share of the selections that they draw, mean over the layers
-  // The same for a uniform router that drew as many tokens, noise included: the hottest of few
-  // samples always look hot. An estimate.
-  double uniform_traffic = 0;
-};
-
-// Preconditions: 0 < hot_fraction <= 1.
-ProfileGain GainOverUniform(const RoutingProfile& profile, double hot_fraction);
 
 }  // namespace moe

@@ -75,7 +75,7 @@ base::Result<RoutingProfile> ParseProfileFile(std::string_view text, const std::
   }
   auto name = fields.Text("text");
   if (!name) return Forward(name);
-  const auto num_tokens = fields.Number("num_tokens", 0, RoutingProfile::kMaxCount);
+  const auto num_tokens = fields.Number("num_tokens", 1, RoutingProfile::kMaxCount);
   if (!num_tokens) return std::unexpected(num_tokens.error());
   auto counts = ParseCounts(fields, *identity);
   if (!counts) return Forward(counts);

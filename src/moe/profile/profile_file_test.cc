@@ -103,6 +103,8 @@ TEST_F(ProfileFileTest, RefusesCountsThatContradictTheModelOrTheTokens) {
   ExpectRefusedWith("/counts/1/2", -1, "field counts[1][2]: not a whole number");
   ExpectRefusedWith("/counts/1/2", 1.0, "field counts[1][2]: not a whole number");
   ExpectRefusedWith("/counts/1/2", 101, "layer 1, expert 2 was selected 101 times by 100 tokens");
+  ExpectRefusedWith("/num_tokens", 0, "field num_tokens: ");
+  ExpectRefusedWith("/num_tokens", -5, "field num_tokens: ");
   ExpectRefusedWith("/num_tokens", (std::uint64_t{1} << 53) + 1, "field num_tokens: ");
 }
 

@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include "moe/plan/plan.h"
 #include "moe/plan/test_shape.h"
@@ -31,13 +30,25 @@ class ProfileTest : public ::testing::Test {
 
 TEST_F(ProfileTest, CountsSelections) {
   RoutingProfile profile(shape_.identity, "wiki");
-  for (int token = 0; token < 3; ++token) {
-    profile.Count(LayerId(0), std::vector{ExpertId(0), ExpertId(2)});
-    profile.Count(LayerId(1), std::vector{ExpertId(1)});
-    profile.CountToken();
-  }
+  // Two tokens that select two experts in each of two layers, then one token.
+  EXPECT_TRUE(profile.CountStep(std::vector<std::int32_t>{0, 2, 2, 1, 1, 0, 1, 2}, 2, 2));
+  // Lines longer than what they hold.
+  EXPECT_TRUE(profile.CountStep(std::vector<std::int32_t>{0, 1, 7, 2, 1, -7}, 1, 2));
   EXPECT_EQ(profile.num_tokens(), 3u);
-  EXPECT_THAT(profile.counts(), ElementsAre(ElementsAre(3, 0, 3), ElementsAre(0, 3, 0)));
+  EXPECT_THAT(profile.counts(), ElementsAre(ElementsAre(2, 2, 2), ElementsAre(1, 3, 2)));
+}
+
+TEST_F(ProfileTest, SelectionsOfNoExpertAreAFaultOfTheDeviceAndCountNothing) {
+  RoutingProfile profile(shape_.identity, "wiki");
+  for (const std::int32_t id : {3, -1}) {
+    const auto counted = profile.CountStep(std::vector<std::int32_t>{0, 2, 1, id}, 1, 2);
+    ASSERT_FALSE(counted) << id;
+    EXPECT_EQ(counted.error().kind, ErrorKind::kDeviceFailure);
+    EXPECT_THAT(counted.error().message,
+                HasSubstr("layer 1 selected expert " + std::to_string(id) + ", but there are 3"));
+  }
+  EXPECT_EQ(profile.num_tokens(), 0u);
+  EXPECT_THAT(profile.counts(), ElementsAre(ElementsAre(0, 0, 0), ElementsAre(0, 0, 0)));
 }
 
 TEST_F(ProfileTest, RefusesCountsThatCannotBe) {
@@ -71,12 +82,14 @@ TEST_F(ProfileTest, RefusesMergesThatMeanNothing) {
     EXPECT_EQ(merged.error().kind, ErrorKind::kInvalidInput);
   }
   EXPECT_FALSE(MergeProfiles(std::vector<WeightedProfile>{{&a, 1e300}}));
+  EXPECT_FALSE(MergeProfiles(std::vector<WeightedProfile>{{&a, 0.04}})) << "no token is left";
   ModelIdentity other = shape_.identity;
   other.shape_hash = 7;
   other.name = "Other";
   const RoutingProfile b(other, "b");
   const auto merged = MergeProfiles(std::vector<WeightedProfile>{{&a, 1}, {&b, 1}});
   ASSERT_FALSE(merged);
+  EXPECT_EQ(merged.error().kind, ErrorKind::kCorruptModel);
   EXPECT_THAT(merged.error().message, AllOf(HasSubstr("\"Test\""), HasSubstr("\"Other\"")));
 }
 
@@ -120,25 +133,6 @@ TEST_F(ProfileTest, SendsTheHottestUnitsToTheFirstTarget) {
   ASSERT_TRUE(plan);
   EXPECT_THAT(plan->owners(), ElementsAre(1, 0, 1, 1, 1, 0));
   EXPECT_DOUBLE_EQ(plan->expected_share(TargetId(0)), 0.75);
-}
-
-TEST_F(ProfileTest, GainTellsSkewFromNoise) {
-  const ModelShape shape = TestShape(std::vector<std::uint64_t>(20, 10), 128);
-  std::mt19937_64 random(5);
-  Counts noise(20, std::vector<std::uint64_t>(128, 0)), skew = noise;
-  for (std::size_t layer = 0; layer < 20; ++layer) {
-    for (int draw = 0; draw < 128 * 20; ++draw) {
-      ++noise[layer][random() % 128];
-      ++skew[layer][random() % 2 == 0 ? random() % 128 : random() % 16];
-    }
-  }
-  const auto gain = [&](const Counts& counts) {
-    return GainOverUniform(*RoutingProfile::FromCounts(shape.identity, "x", 4000, counts), 0.25);
-  };
-  EXPECT_GT(gain(noise).traffic, 0.30) << "the hottest of few samples look hot";
-  EXPECT_NEAR(gain(noise).traffic, gain(noise).uniform_traffic, 0.01);
-  EXPECT_GT(gain(skew).traffic, gain(skew).uniform_traffic + 0.2);
-  EXPECT_DOUBLE_EQ(GainOverUniform(RoutingProfile(shape.identity, "x"), 0.25).traffic, 0.25);
 }
 
 }  // namespace
