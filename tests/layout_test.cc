@@ -53,6 +53,54 @@ TEST_P(LayoutTest, GivesTheNumbersOfTheSingleTargetRun) {
   EXPECT_EQ(rows, kLayoutTokens * loaded.model->experts_per_token() * plan.num_layers());
 }
 
+// Whichever object or graph computes a pair, the recording has seen the router choose it.
+TEST_P(LayoutTest, RecordedCountsAreTheRowsThatEachOwnerComputed) {
+  const auto model = LoadLayout(ModelPath("tiny-f32"), GetParam().targets);
+  ASSERT_NE(model, nullptr);
+  moe::RoutingProfile profile(model->identity(), "x");
+  model->RecordRouting(&profile);
+  const std::vector<float> logits = LayoutLogits(model->backend());
+  EXPECT_EQ(profile.num_tokens(), kLayoutTokens);
+  const moe::ExpertSplitPlan& plan = model->plan();
+  std::vector<std::uint64_t> rows(plan.targets().size(), 0);
+  for (std::size_t l = 0; l < plan.num_layers(); ++l) {
+    for (std::size_t e = 0; e < plan.num_experts(); ++e) {
+      const moe::TargetId owner = plan.owner(moe::LayerId(l), moe::ExpertId(e));
+      rows[owner.index()] += profile.counts()[l][e];
+    }
+  }
+  const std::vector<cli::TargetUse> use = model->Use();
+  for (std::size_t t = 0; t < rows.size(); ++t) EXPECT_EQ(rows[t], use[t].rows) << use[t].name;
+
+  // Nothing is counted that was not asked for, or that did not come to an end.
+  model->RecordRouting(nullptr);
+  const model::BatchRow row{.token = 1, .slot = 0, .position = kLayoutTokens};
+  EXPECT_TRUE(model->backend().Evaluate({&row, 1}, {}));
+  model->RecordRouting(&profile);
+  EXPECT_FALSE(model->backend().Evaluate({&row, 1}, {})) << "the position is taken";
+  EXPECT_EQ(profile.num_tokens(), kLayoutTokens);
+}
+
+TEST(LayoutRecordingTest, ChangesNoBit) {
+  const auto model = LoadLayout(ModelPath("tiny-f32"), "cpu");
+  ASSERT_NE(model, nullptr);
+  moe::RoutingProfile profile(model->identity(), "x");
+  model->RecordRouting(&profile);
+  EXPECT_EQ(LayoutLogits(model->backend()), SingleTarget(ModelPath("tiny-f32")));
+}
+
+TEST(LayoutRecordingTest, AnAbandonedStepCountsNothing) {
+  const auto model = LoadLayout(ModelPath("tiny-f32"), "cpu");
+  ASSERT_NE(model, nullptr);
+  moe::RoutingProfile profile(model->identity(), "x");
+  model->RecordRouting(&profile);
+  std::stop_source stop;
+  stop.request_stop();
+  const model::BatchRow row{.token = 1, .slot = 0, .position = 0};
+  EXPECT_FALSE(model->backend().Evaluate({&row, 1}, stop.get_token()));
+  EXPECT_EQ(profile.num_tokens(), 0u);
+}
+
 TEST_P(LayoutTest, OnlyTheMultiPathHasAMultiTargetObject) {
   const auto model = LoadLayout(ModelPath("tiny-f32"), GetParam().targets);
   ASSERT_NE(model, nullptr);

@@ -51,7 +51,10 @@ class LoadedModel {
   moe::MoeExpertCompute* routed() const { return components_->compute().routed(); }
   std::uint32_t experts_per_token() const { return placement_.description.shape.experts_per_token; }
   double load_ms() const { return load_ms_; }
+  const moe::ModelIdentity& identity() const { return placement_.description.shape.identity; }
   std::vector<TargetUse> Use() const;
+  // As model::PlacedBackend::RecordRouting.
+  void RecordRouting(moe::RoutingProfile* profile) { backend_->RecordRouting(profile); }
 
  private:
   explicit LoadedModel(ModelPlacement placement) : placement_(std::move(placement)) {}

@@ -14,13 +14,25 @@ struct Routing {
 // Sums below this are taken as this when weights are normalised (the smallest normal half float).
 constexpr float kSmallestWeightSum = 6.103515625e-5F;
 
-Routing BuildRouter(GraphBuild& build, ggml_tensor* router, ggml_tensor* x) {
+// The choice goes where a recording reads it; that costs no more than making it contiguous would.
+ggml_tensor* BuildChoice(GraphBuild& build, std::size_t layer, ggml_tensor* probabilities) {
+  ggml_context* c = build.context;
+  const std::uint32_t num_used = build.hparams().experts_per_token;
+  ggml_tensor* line = ggml_view_2d(c, build.routing, num_used, probabilities->ne[1],
+                                   num_used * sizeof(std::int32_t), layer * build.routing->nb[1]);
+  ggml_tensor* ids =
+      ggml_cpy(c, ggml_argsort_top_k(c, probabilities, static_cast<int>(num_used)), line);
+  build.on_primary.push_back(ids);
+  return ids;
+}
+
+Routing BuildRouter(GraphBuild& build, std::size_t layer, ggml_tensor* x) {
   ggml_context* c = build.context;
   const Hparams& h = build.hparams();
   const std::int64_t rows = x->ne[1];
+  ggml_tensor* router = build.sources->weights->layers()[layer].router;
   ggml_tensor* probabilities = ggml_soft_max(c, ggml_mul_mat(c, router, x));
-  ggml_tensor* ids =
-      ggml_cont(c, ggml_argsort_top_k(c, probabilities, static_cast<int>(h.experts_per_token)));
+  ggml_tensor* ids = BuildChoice(build, layer, probabilities);
   ggml_tensor* weights =
       ggml_get_rows(c, ggml_reshape_3d(c, probabilities, 1, h.num_experts, rows), ids);
   weights = ggml_reshape_2d(c, weights, h.experts_per_token, rows);
@@ -87,7 +99,7 @@ ggml_tensor* BuildSharedExpert(GraphBuild& build, const LayerWeights& weights, g
 ggml_tensor* BuildFeedForward(GraphBuild& build, std::size_t layer, ggml_tensor* x) {
   ggml_context* c = build.context;
   const LayerWeights& weights = build.sources->weights->layers()[layer];
-  const Routing routing = BuildRouter(build, weights.router, x);
+  const Routing routing = BuildRouter(build, layer, x);
   if (weights.experts) {
     ggml_tensor* routed = BuildPrimaryExperts(build, *weights.experts, x, routing);
     return ggml_add(c, routed, BuildSharedExpert(build, weights, x));

@@ -45,6 +45,22 @@ Graph::Inputs NewInputs(ggml_context* context, const GraphShape& shape, std::int
   return inputs;
 }
 
+// The routers' choices: all layers in one tensor, so that one transfer reads them. Operations on a
+// device want the line of a layer aligned. An output: its memory is not used again in the graph.
+ggml_tensor* NewRouting(ggml_context* context, const GraphSources& sources, std::size_t num_rows) {
+  const std::size_t alignment = ggml_backend_get_alignment(sources.backends.primary());
+  const std::size_t used = num_rows * sources.hparams->experts_per_token * sizeof(std::int32_t);
+  const std::size_t line = (used + alignment - 1) / alignment * alignment;
+  ggml_tensor* routing = ggml_new_tensor_2d(
+      context, GGML_TYPE_I32, static_cast<std::int64_t>(line / sizeof(std::int32_t)),
+      static_cast<std::int64_t>(sources.weights->layers().size()));
+  ggml_set_output(routing);
+  // So that the scheduler knows a place for it even where it measures without pinned nodes: what is
+  // only seen through views gets none otherwise.
+  ggml_set_input(routing);
+  return routing;
+}
+
 // The logits, or null when no row wants them.
 ggml_tensor* BuildNodes(GraphBuild& build) {
   ggml_context* c = build.context;
@@ -142,7 +158,7 @@ ggml_tensor* JoinRows(GraphBuild& build, const std::vector<ggml_tensor*>& parts)
   return joined;
 }
 
-std::vector<ggml_tensor*> Graph::MakeNodes(const GraphSources& sources, const GraphShape& shape) {
+Graph::Pinned Graph::MakeNodes(const GraphSources& sources, const GraphShape& shape) {
   const Hparams& hparams = *sources.hparams;
   shape_ = shape;
   cells_per_slot_ = sources.state->size().cells_per_slot;
@@ -155,25 +171,31 @@ std::vector<ggml_tensor*> Graph::MakeNodes(const GraphSources& sources, const Gr
                             .no_alloc = true}));
   graph_ = ggml_new_graph_custom(context_.get(), capacity, false);
   inputs_ = NewInputs(context_.get(), shape, cache_width_);
+  routing_ = NewRouting(context_.get(), sources, shape.num_rows());
   GraphBuild build{.context = context_.get(),
                    .graph = graph_,
                    .shape = &shape_,
                    .sources = &sources,
                    .inputs = &inputs_,
                    .on_cpu = {},
+                   .on_primary = {routing_},
+                   .routing = routing_,
                    .kept = &kept_};
   logits_ = BuildNodes(build);
-  return std::move(build.on_cpu);
+  return {std::move(build.on_cpu), std::move(build.on_primary)};
 }
 
 void Graph::Prepare(const GraphSources& sources, const GraphShape& shape) {
-  const std::vector<ggml_tensor*> on_cpu = MakeNodes(sources, shape);
+  const Pinned pinned = MakeNodes(sources, shape);
   std::vector<ggml_backend_t> backends = sources.backends.list;
   scheduler_.reset(ggml_backend_sched_new(
       backends.data(), nullptr, static_cast<int>(backends.size()),
       GraphCapacity(*sources.hparams, shape), /*parallel=*/false, /*op_offload=*/false));
-  for (ggml_tensor* node : on_cpu) {
+  for (ggml_tensor* node : pinned.on_cpu) {
     ggml_backend_sched_set_tensor_backend(scheduler_.get(), node, sources.backends.cpu());
+  }
+  for (ggml_tensor* node : pinned.on_primary) {
+    ggml_backend_sched_set_tensor_backend(scheduler_.get(), node, sources.backends.primary());
   }
 }
 
@@ -215,7 +237,8 @@ base::Bytes Graph::RequiredCpuBytes(const GraphSources& sources, const GraphShap
 }
 
 base::Result<void> Graph::Run(std::span<const BatchRow> rows, const BatchLayout& layout,
-                              std::span<float> logits, NodeTimer* timer) {
+                              std::span<float> logits, std::span<std::int32_t> routing,
+                              NodeTimer* timer) {
   SetInputs(rows, layout);
   if (timer != nullptr) timer->Attach(scheduler_.get());
   const ggml_status status = ggml_backend_sched_graph_compute(scheduler_.get(), graph_);
@@ -227,6 +250,9 @@ base::Result<void> Graph::Run(std::span<const BatchRow> rows, const BatchLayout&
   }
   if (logits_ != nullptr) {
     ggml_backend_tensor_get(logits_, logits.data(), 0, logits.size_bytes());
+  }
+  if (!routing.empty()) {
+    ggml_backend_tensor_get(routing_, routing.data(), 0, routing.size_bytes());
   }
   return {};
 }

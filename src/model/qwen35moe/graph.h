@@ -57,12 +57,17 @@ class Graph {
 
   // Runs one batch of this graph's shape. `rows` is the batch, `layout` how it lies in the graph,
   // `first_positions` [num_slots] the length of each slot before it. Writes the logits
-  // [num_outputs, n_vocab] to `logits`. With a timer every node is computed by itself. Errors:
-  // kCancelled when the CPU backend's abort callback said so, kDeviceFailure.
+  // [num_outputs, n_vocab] to `logits` and, unless `routing` is empty, the routers' choices to
+  // it: routing_size() ids in a line for each layer, which begins with [rows in the layout's order,
+  // experts_per_token] ids. With a timer every node is computed by itself. Errors: kCancelled when
+  // the CPU backend's abort callback said so, kDeviceFailure.
   base::Result<void> Run(std::span<const BatchRow> rows, const BatchLayout& layout,
-                         std::span<float> logits, NodeTimer* timer = nullptr);
+                         std::span<float> logits, std::span<std::int32_t> routing = {},
+                         NodeTimer* timer = nullptr);
 
   const GraphShape& shape() const { return shape_; }
+  // Ids that Run writes of the routers' choices, gaps included.
+  std::size_t routing_size() const { return static_cast<std::size_t>(ggml_nelements(routing_)); }
   // Compute buffers of all backends together.
   base::Bytes buffer_bytes() const;
   // Pieces that the scheduler cut the graph into; 1 when everything runs on one backend.
@@ -80,8 +85,13 @@ class Graph {
 
  private:
   Graph() = default;
-  // Makes the nodes, without memory; the ones that must run on the CPU.
-  std::vector<ggml_tensor*> MakeNodes(const GraphSources& sources, const GraphShape& shape);
+  // Nodes that must run on one backend whatever the scheduler thinks.
+  struct Pinned {
+    std::vector<ggml_tensor*> on_cpu;
+    std::vector<ggml_tensor*> on_primary;
+  };
+  // Makes the nodes, without memory.
+  Pinned MakeNodes(const GraphSources& sources, const GraphShape& shape);
   // Makes the nodes and the scheduler.
   void Prepare(const GraphSources& sources, const GraphShape& shape);
   void SetInputs(std::span<const BatchRow> rows, const BatchLayout& layout);
@@ -93,7 +103,8 @@ class Graph {
   ggml_cgraph* graph_ = nullptr;  // in context_
   GraphShape shape_;
   Inputs inputs_;
-  ggml_tensor* logits_ = nullptr;  // absent without outputs
+  ggml_tensor* logits_ = nullptr;   // absent without outputs
+  ggml_tensor* routing_ = nullptr;  // [num_layers, line of ids], on the primary
   std::int64_t cells_per_slot_ = 0;
   std::int64_t cache_width_ = 0;
 };

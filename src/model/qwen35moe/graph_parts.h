@@ -20,6 +20,11 @@ struct GraphBuild {
   const Graph::Inputs* inputs = nullptr;
   // Nodes that must run on the CPU whatever the scheduler thinks.
   std::vector<ggml_tensor*> on_cpu;
+  // The same for the primary.
+  std::vector<ggml_tensor*> on_primary;
+  // Where each layer's router leaves its choice: I32 [num_layers, line], a line beginning with
+  // [rows, experts_per_token] ids.
+  ggml_tensor* routing = nullptr;
   // What nodes of the graph refer to; it lives as long as the graph.
   std::vector<std::shared_ptr<const void>>* kept = nullptr;
 

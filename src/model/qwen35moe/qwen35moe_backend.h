@@ -57,6 +57,7 @@ class Qwen35MoeBackend final : public PlacedBackend {
     return expert_weights_;
   }
   base::Bytes untouched_host_bytes() const override;
+  void RecordRouting(moe::RoutingProfile* profile) override { recorded_ = profile; }
   std::uint64_t primary_pairs() const override { return primary_pairs_; }
 
   std::size_t num_slots() const override { return lengths_.size(); }
@@ -124,7 +125,9 @@ class Qwen35MoeBackend final : public PlacedBackend {
   bool times_nodes_ = false;
   std::vector<std::uint32_t> lengths_;  // [num_slots]
   std::vector<float> logits_;
-  std::stop_token stop_;  // of the Evaluate in progress
+  moe::RoutingProfile* recorded_ = nullptr;
+  std::vector<std::int32_t> routing_;  // of the last step that was recorded, as Graph::Run gives it
+  std::stop_token stop_;               // of the Evaluate in progress
 };
 
 }  // namespace model::qwen35moe
