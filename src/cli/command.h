@@ -43,5 +43,6 @@ Command AddPlanCommand(CLI::App& program);
 Command AddRunCommand(CLI::App& program);
 Command AddPerplexityCommand(CLI::App& program);
 Command AddBenchCommand(CLI::App& program);
+Command AddProfileCommand(CLI::App& program);
 
 }  // namespace cli

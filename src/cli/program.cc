@@ -80,8 +80,8 @@ int ParseAndRun(int argc, const char* const* argv) {
   program.add_flag("--verbose,-v", verbose, "show what libraries report while they work");
   program.fallthrough();
   const std::vector<Command> commands = {AddTargetsCommand(program), AddPlanCommand(program),
-                                         AddRunCommand(program), AddPerplexityCommand(program),
-                                         AddBenchCommand(program)};
+                                         AddRunCommand(program),     AddPerplexityCommand(program),
+                                         AddBenchCommand(program),   AddProfileCommand(program)};
   if (argc > 1 && NamesUnknownCommand(commands, argv[1])) {
     return Report(
         std::format("unknown command '{}'; commands: {}", argv[1], CommandNames(commands)),

@@ -1,6 +1,8 @@
 // expert-split run: one completion.
 #include <cstdio>
+#include <filesystem>
 #include <format>
+#include <optional>
 #include <random>
 
 #include "base/file.h"
@@ -8,6 +10,7 @@
 #include "cli/interrupt.h"
 #include "cli/loaded_model.h"
 #include "cli/output.h"
+#include "cli/profile_report.h"
 #include "cli/progress.h"
 #include "engine/completion.h"
 
@@ -24,6 +27,7 @@ struct RunCommandOptions {
   std::string prompt_file;
   std::size_t num_tokens = 128;
   bool ignore_eos = false;
+  std::string record;
   model::SamplingSettings sampling;
   std::int64_t seed = -1;
   bool json = false;
@@ -36,6 +40,12 @@ base::Result<std::string> PromptText(const RunCommandOptions& options) {
   if (!text)
     return base::Fail(base::ErrorKind::kInvalidInput, "--prompt-file: {}", text.error().message);
   return text;
+}
+
+// What a recorded profile says of its text.
+std::string PromptName(const RunCommandOptions& options) {
+  if (options.prompt_file.empty()) return "a prompt and its completion";
+  return std::filesystem::path(options.prompt_file).filename().string() + " and its completion";
 }
 
 Json RunJson(const LoadedModel& model, const engine::Completion& completion,
@@ -80,6 +90,9 @@ base::Result<void> Run(const Session& session, RunCommandOptions& options) {
   if (auto sampler = model::Sampler::Make(options.sampling); !sampler) {
     return base::Forward(sampler);
   }
+  if (!options.record.empty()) {
+    if (auto writable = base::CheckWritable(options.record); !writable) return writable;
+  }
   GracefulInterrupt interrupt;
   auto placement = PlaceModel(session, options.model, options.placement);
   if (!placement) return base::Forward(placement);
@@ -90,6 +103,11 @@ base::Result<void> Run(const Session& session, RunCommandOptions& options) {
   if (!prompt) return base::Forward(prompt);
   const std::size_t prompt_tokens = prompt->size();
 
+  std::optional<moe::RoutingProfile> profile;
+  if (!options.record.empty()) {
+    profile.emplace((*model)->identity(), PromptName(options));
+    (*model)->RecordRouting(&*profile);
+  }
   ProgressLine progress;
   engine::CompletionObserver observer;
   observer.prompt_progress = [&](std::size_t done, std::size_t total) {
@@ -116,13 +134,17 @@ base::Result<void> Run(const Session& session, RunCommandOptions& options) {
     if (began) static_cast<void>(PrintText("\n"));
     return base::Forward(completion);
   }
+  const auto record = [&]() -> base::Result<void> {
+    return profile ? WriteProfile(session, *profile, options.record) : base::Result<void>();
+  };
   if (options.json) {
+    if (auto recorded = record(); !recorded) return recorded;
     return PrintJson(
         RunJson(**model, *completion, prompt_tokens, (*model)->backend().graphs_built()));
   }
   if (auto printed = PrintText("\n"); !printed) return printed;
   LogUse(session, **model, *completion, prompt_tokens);
-  return {};
+  return record();
 }
 
 void AddSamplingOptions(CLI::App& app, RunCommandOptions& options) {
@@ -157,6 +179,10 @@ Command AddRunCommand(CLI::App& program) {
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   app->add_flag("--ignore-eos", options->ignore_eos, "go on past the end of generation");
+  app->add_option("--record", options->record,
+                  "write how the traffic of prompt and text was routed to this file, as `profile` "
+                  "does")
+      ->type_name("FILE");
   AddSamplingOptions(*app, *options);
   AddPlacementOptions(*app, options->placement);
   AddRunOptions(*app, options->threads, options->placement);

@@ -50,6 +50,7 @@ class FakeBackend : public model::ModelBackend {
         return base::Fail(base::ErrorKind::kInvalidInput, "position {}", row.position);
       }
       history.push_back(row.token);
+      rows_seen.push_back(row);
       if (!row.wants_logits) continue;
       const auto likeliest = static_cast<float>(Likeliest(history, vocab_size_));
       for (std::size_t t = 0; t < vocab_size_; ++t) {
@@ -74,7 +75,8 @@ class FakeBackend : public model::ModelBackend {
     return {{"row", timed_rows_, static_cast<double>(timed_rows_)}};
   }
 
-  std::vector<std::size_t> batch_sizes;  // rows of each Evaluate
+  std::vector<std::size_t> batch_sizes;    // rows of each Evaluate
+  std::vector<model::BatchRow> rows_seen;  // all rows so far
 
  private:
   std::size_t vocab_size_;
