@@ -281,7 +281,31 @@ std::string PlainText(TargetPlace place, const ExpertSplitTarget& target) {
   return {};
 }
 
+std::string_view Trim(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
 }  // namespace
+
+std::vector<std::string_view> SplitItems(std::string_view list) {
+  std::vector<std::string_view> items;
+  std::size_t depth = 0;
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i <= list.size(); ++i) {
+    if (i == list.size() || (list[i] == ',' && depth == 0)) {
+      items.push_back(Trim(list.substr(begin, i - begin)));
+      if (items.size() > kMaxListItems) break;
+      begin = i + 1;
+    } else if (list[i] == '(') {
+      ++depth;
+    } else if (list[i] == ')' && depth > 0) {
+      --depth;
+    }
+  }
+  return items;
+}
 
 std::string TargetText(const ExpertSplitTarget& target) {
   const std::string inner = PlainText(target.inner_place, target);

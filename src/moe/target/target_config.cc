@@ -17,36 +17,9 @@ using base::ErrorKind;
 using base::Fail;
 using base::Quote;
 
-constexpr std::size_t kMaxTargets = 255;
-
 constexpr std::array kKinds = {BackendKind::kCuda,  BackendKind::kHip,  BackendKind::kVulkan,
                                BackendKind::kMetal, BackendKind::kSycl, BackendKind::kCann,
                                BackendKind::kOpencl};
-
-std::string_view Trim(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
-// At commas outside parentheses; one more than the limit is enough to know that there are too many.
-std::vector<std::string_view> Split(std::string_view list) {
-  std::vector<std::string_view> items;
-  std::size_t depth = 0;
-  std::size_t begin = 0;
-  for (std::size_t i = 0; i <= list.size(); ++i) {
-    if (i == list.size() || (list[i] == ',' && depth == 0)) {
-      items.push_back(Trim(list.substr(begin, i - begin)));
-      if (items.size() > kMaxTargets) break;
-      begin = i + 1;
-    } else if (list[i] == '(') {
-      ++depth;
-    } else if (list[i] == ')' && depth > 0) {
-      --depth;
-    }
-  }
-  return items;
-}
 
 // Whether both are the same cpu, node, device or socket, whoever hosts it.
 bool SameInside(const ExpertSplitTarget& a, const ExpertSplitTarget& b) {
@@ -119,15 +92,15 @@ std::optional<BackendKind> ParseBackendKind(std::string_view word) {
 }
 
 base::Result<ExpertSplitTargetConfig> ExpertSplitTargetConfig::Parse(std::string_view list) {
-  if (Trim(list).empty()) {
+  if (list.find_first_not_of(" \t") == std::string_view::npos) {
     return Fail(ErrorKind::kInvalidInput,
                 "target list {} is empty; accepted is a list as in cuda:0=20GiB,cpu", Quote(list));
   }
-  const std::vector<std::string_view> items = Split(list);
-  if (items.size() > kMaxTargets) {
+  const std::vector<std::string_view> items = SplitItems(list);
+  if (items.size() > kMaxListItems) {
     return Fail(ErrorKind::kInvalidInput,
                 "target list {} has more than {} items; accepted are 1 to {}", Quote(list),
-                kMaxTargets, kMaxTargets);
+                kMaxListItems, kMaxListItems);
   }
   ExpertSplitTargetConfig config;
   for (std::size_t i = 0; i < items.size(); ++i) {
