@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/fnv1a.h"
+#include "moe/plan/policy_balanced.h"
 #include "moe/plan/policy_layers.h"
 #include "moe/plan/policy_ordered.h"
 #include "moe/plan/verifier.h"
@@ -19,6 +20,8 @@ std::string_view PlanPolicyName(PlanPolicy policy) {
   switch (policy) {
     case PlanPolicy::kOrdered:
       return "ordered";
+    case PlanPolicy::kBalanced:
+      return "balanced";
     case PlanPolicy::kLayers:
       return "layers";
   }
@@ -26,10 +29,11 @@ std::string_view PlanPolicyName(PlanPolicy policy) {
 }
 
 base::Result<PlanPolicy> ParsePlanPolicy(std::string_view text) {
-  for (const PlanPolicy policy : {PlanPolicy::kOrdered, PlanPolicy::kLayers}) {
+  for (const PlanPolicy policy : kPlanPolicies) {
     if (text == PlanPolicyName(policy)) return policy;
   }
-  return Fail(ErrorKind::kInvalidInput, "unknown plan policy '{}'; use ordered or layers", text);
+  return Fail(ErrorKind::kInvalidInput, "unknown plan policy '{}'; use ordered, balanced or layers",
+              text);
 }
 
 namespace {
@@ -53,6 +57,18 @@ std::unexpected<base::Error> TooSmall(const PlanRequest& request, const Placemen
               shape.total_bytes().count(), targets, missing.count(), base::FormatBytes(missing));
 }
 
+Placement Place(const PlanRequest& request) {
+  switch (request.policy) {
+    case PlanPolicy::kBalanced:
+      return PlaceBalanced(request);
+    case PlanPolicy::kLayers:
+      return PlaceLayers(request);
+    case PlanPolicy::kOrdered:
+      break;
+  }
+  return PlaceOrdered(request);
+}
+
 }  // namespace
 
 base::Result<ExpertSplitPlan> ExpertSplitPlan::Make(const PlanRequest& request) {
@@ -61,8 +77,7 @@ base::Result<ExpertSplitPlan> ExpertSplitPlan::Make(const PlanRequest& request) 
     return Fail(ErrorKind::kInvalidInput, "a plan needs 1 to {} targets, not {}", kMaxTargets,
                 request.targets.size());
   }
-  const Placement placement =
-      request.policy == PlanPolicy::kLayers ? PlaceLayers(request) : PlaceOrdered(request);
+  const Placement placement = Place(request);
   if (placement.num_homeless() > 0) return TooSmall(request, placement);
   const auto owners = placement.owners();
   auto plan =

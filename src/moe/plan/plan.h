@@ -19,12 +19,18 @@
 
 namespace moe {
 
-enum class PlanPolicy {
-  kOrdered,  // list order, hottest units first
-  kLayers,   // whole layers, contiguous spans, in list order
-};
+struct CostModel;
 
-// "ordered" or "layers". Parsing errors: kInvalidInput, listing the policies.
+enum class PlanPolicy {
+  kOrdered,   // list order, hottest units first
+  kBalanced,  // the owners that are expected to compute fastest, whatever the order
+  kLayers,    // whole layers, contiguous spans, in list order
+};
+// Every policy, in the order in which messages list them.
+inline constexpr PlanPolicy kPlanPolicies[] = {PlanPolicy::kOrdered, PlanPolicy::kBalanced,
+                                               PlanPolicy::kLayers};
+
+// "ordered", "balanced" or "layers". Parsing errors: kInvalidInput, listing the policies.
 std::string_view PlanPolicyName(PlanPolicy policy);
 base::Result<PlanPolicy> ParsePlanPolicy(std::string_view text);
 
@@ -43,6 +49,8 @@ struct PlanRequest {
   // With a profile: the first target owns at least the top-k hottest units of every layer where its
   // capacity allows, because global hottest-first otherwise gives a few layers everything.
   bool layer_floor = true;
+  // How fast the targets are (plan/cost_model.h); kBalanced needs it, the others ignore it.
+  const CostModel* costs = nullptr;
 };
 
 class ExpertSplitPlan {

@@ -103,7 +103,7 @@ TEST(PlanTest, RefusesNoTargetTooManyTargetsAndShapesWithoutUnits) {
 }
 
 TEST(PlanTest, PolicyNamesRoundTrip) {
-  for (const PlanPolicy policy : {PlanPolicy::kOrdered, PlanPolicy::kLayers}) {
+  for (const PlanPolicy policy : kPlanPolicies) {
     const auto parsed = ParsePlanPolicy(PlanPolicyName(policy));
     ASSERT_TRUE(parsed);
     EXPECT_EQ(*parsed, policy);
@@ -112,7 +112,7 @@ TEST(PlanTest, PolicyNamesRoundTrip) {
   ASSERT_FALSE(unknown);
   EXPECT_EQ(unknown.error().kind, ErrorKind::kInvalidInput);
   EXPECT_THAT(unknown.error().message, HasSubstr("'fastest'"));
-  EXPECT_THAT(unknown.error().message, HasSubstr("ordered or layers"));
+  EXPECT_THAT(unknown.error().message, HasSubstr("use ordered, balanced or layers"));
 }
 
 TEST(HotnessTest, SharesOfALayerSumToOneAndUnseenLayersAreUniform) {
