@@ -168,6 +168,120 @@ TEST(PlanCommandTest, ProfileDecidesAndTheFloorOfEachLayerCanBeSwitchedOff) {
   std::filesystem::remove(path);
 }
 
+// Speeds of an imagined machine: nothing is measured.
+const std::string kAssumed = "cuda:0=1000GB/s@2GiB,cpu=50GB/s";
+
+TEST(PlanCommandTest, AssumedTargetsNeedNoSize) {
+  const Json plan = PlanJson(kTiny, "cuda:0,cpu", {"--assume", kAssumed});
+  EXPECT_EQ(plan["summary"], "cuda:0=32|cpu=0");
+  // Of 2 GiB something is left after the dense part and the margin; of 520 MiB hardly anything.
+  const Json tight =
+      PlanJson(kTiny, "cuda:0,cpu", {"--assume", "cuda:0=1000GB/s@520MiB", "--ctx", "128"});
+  EXPECT_LT(tight["targets"][0]["units"], 32);
+}
+
+TEST(PlanCommandTest, BalancedSharesWhatOrderedGivesToOne) {
+  const auto plan = [](const std::string& policy, const std::string& speed) {
+    return PlanJson(kTiny, "cuda:0,cuda:1,cpu",
+                    {"--policy", policy, "--assume",
+                     "cuda:0=" + speed + "@2GiB,cuda:1=" + speed + "@2GiB,cpu=1MB/s"});
+  };
+  EXPECT_EQ(plan("ordered", "10MB/s")["summary"], "cuda:0=32|cuda:1=0|cpu=0");
+  const Json shared = plan("balanced", "10MB/s");
+  ExpectConsistent(shared, 4, 8);
+  EXPECT_EQ(shared["summary"], "cuda:0=16|cuda:1=16|cpu=0");
+  EXPECT_EQ(shared, plan("balanced", "10MB/s"));
+  // Where handing over takes longer than the work, nothing is handed over.
+  EXPECT_EQ(plan("balanced", "1TB/s")["summary"], "cuda:0=32|cuda:1=0|cpu=0");
+}
+
+TEST(PlanCommandTest, ComparesThePoliciesOnTheSameBytes) {
+  const std::string path = WriteProfile("plan_command_compare.json");
+  const std::vector<std::string> more = {"--profile", path, "--compare", "--assume", kAssumed};
+  const Json plan = PlanJson(kTiny, "cuda:0=25%,cpu", more);
+  const Json& compare = plan["compare"];
+  EXPECT_EQ(compare["fastest"], "cuda:0");
+  EXPECT_EQ(compare["speeds"][1]["name"], "cpu");
+  EXPECT_EQ(compare["speeds"][1]["decode_bytes_per_second"], 50e9);
+  ASSERT_EQ(compare["policies"].size(), 3u);
+  double slowest = 0, balanced = 0;
+  for (const Json& policy : compare["policies"]) {
+    EXPECT_TRUE(policy["fits"]) << policy;
+    EXPECT_GT(policy["decode_ms"], 0) << policy;
+    EXPECT_GT(policy["prompt_ms"], 0) << policy;
+    slowest = std::max(slowest, policy["decode_ms"].get<double>());
+    if (policy["policy"] == "balanced") balanced = policy["decode_ms"];
+    // Whole layers hold a quarter of the traffic in a quarter of the bytes.
+    if (policy["policy"] == "layers") {
+      EXPECT_NEAR(policy["fastest_share"].get<double>(), 0.25, 1e-9);
+    }
+    if (policy["policy"] == "ordered") {
+      EXPECT_GT(policy["fastest_share"], 0.3);
+    }
+  }
+  EXPECT_LT(balanced, slowest);
+
+  const ProgramResult table = Plan(kTiny, "cuda:0=25%,cpu", more);
+  EXPECT_EQ(table.status, 0) << table.err;
+  EXPECT_TRUE(std::regex_search(table.out, std::regex("POLICY +TOKEN +PROMPT TOKEN +SHARE ON "
+                                                      "cuda:0 +UNITS\nordered +[0-9.]+ ms")))
+      << table.out;
+  const ProgramResult tight =
+      Plan(kTiny, "cuda:0=3MiB,cpu=22MiB", {"--compare", "--assume", kAssumed});
+  EXPECT_EQ(tight.status, 0) << tight.err;
+  EXPECT_NE(tight.out.find("whole layers fit in no order"), std::string::npos) << tight.out;
+  std::filesystem::remove(path);
+}
+
+// The CPU is measured once and remembered.
+TEST(PlanCommandTest, SpeedsAreMeasuredOnceAndKept) {
+  const std::string cache = ::testing::TempDir() + "plan_command_cache";
+  std::filesystem::remove_all(cache);
+  const auto plan = [&] {
+    return RunExpertSplit({"plan", "--model", kTiny, "--targets", "cpu", "--policy", "balanced"},
+                          {kNoVulkan, "XDG_CACHE_HOME=" + cache});
+  };
+  const ProgramResult first = plan();
+  EXPECT_EQ(first.status, 0) << first.err;
+  EXPECT_NE(first.err.find("measured cpu: "), std::string::npos) << first.err;
+  const ProgramResult second = plan();
+  EXPECT_EQ(second.status, 0);
+  EXPECT_EQ(second.err, "");
+  EXPECT_EQ(second.out, first.out);
+  // A damaged file costs a measurement and nothing else.
+  std::ofstream(cache + "/expert-split/speeds.json", std::ios::trunc) << "{";
+  EXPECT_NE(plan().err.find("measured cpu: "), std::string::npos);
+  EXPECT_EQ(plan().err, "");
+  std::filesystem::remove_all(cache);
+}
+
+TEST(PlanCommandTest, DrawsThePlan) {
+  const std::string path = ::testing::TempDir() + "plan_command.svg";
+  EXPECT_EQ(Plan(kBig, "cuda:0=20GiB,cpu", {"--svg", path}).status, 0);
+  const auto svg = base::ReadFile(path, base::Bytes::MiB(2));
+  std::filesystem::remove(path);
+  ASSERT_TRUE(svg) << svg.error().message;
+  EXPECT_TRUE(svg->starts_with("<svg "));
+  EXPECT_NE(svg->find("60 layers x 512 experts"), std::string::npos);
+}
+
+TEST(PlanCommandTest, WhatCannotBeAssumedDrawnOrComparedIsStatus2AndWritesNothing) {
+  const std::string out = ::testing::TempDir() + "plan_command_nothing.json";
+  const auto refused = [&](std::vector<std::string> more, std::string_view part) {
+    SCOPED_TRACE(part);
+    more.insert(more.end(), {"--out", out});
+    ExpectOneErrorLine(Plan(kTiny, "cuda:0=6MiB,cpu", std::move(more)), 2, part);
+    EXPECT_FALSE(std::filesystem::exists(out));
+  };
+  refused({"--assume", "cuda:0"}, "--assume item 1 \"cuda:0\": no speed");
+  refused({"--assume", "cuda:0=0/s"}, "speed \"0\" is 0");
+  refused({"--assume", "cpu=1GB/s,cuda:0=fast/s"}, "--assume item 2");
+  refused({"--assume", "cuda:0=1GB/s@20G"}, "20GiB");
+  refused({"--svg", "/nonexistent/p.svg"}, "/nonexistent/p.svg");
+  refused({"--compare", "--assume", "cpu=50GB/s"}, "--assume cuda:0=900GB/s");
+  refused({"--policy", "balanced", "--assume", "cpu=50GB/s"}, "its speed is unknown");
+}
+
 TEST(PlanCommandTest, FaultsOfTheCommandLineAreStatus2) {
   ExpectOneErrorLine(Plan(kTiny, "cpu", {"--layer-floor", "maybe"}), 2, "on,off");
   ExpectOneErrorLine(Plan(kTiny, "cpu", {"--out", "/nonexistent/p.json"}), 2,

@@ -49,7 +49,9 @@ base::Bytes UnitsOnCpu(const ModelPlacement& placement,
 }  // namespace
 
 void AddRunOptions(CLI::App& app, std::uint32_t& threads, PlacementOptions& placement) {
-  app.add_option("--threads", threads, "CPU threads (default: one a core)")
+  const auto set_threads = [&](std::uint32_t count) { threads = placement.threads = count; };
+  app.add_option_function<std::uint32_t>("--threads", set_threads,
+                                         "CPU threads (default: one a core)")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
   app.add_option("--batch", placement.batch_rows, "prompt tokens computed in one step")
@@ -97,8 +99,7 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
   const gg::Device* primary = (*devices)[placement_.config.primary().index()];
   LoadProgressLine progress(placement_.config);
   const moe::Repack repack =
-      moe::RepackInMemory(options.repack == "off" ? moe::Repack::kOff : moe::Repack::kAuto,
-                          UnitsOnCpu(placement_, *devices), {}, session.log);
+      moe::RepackInMemory(RepackOf(options), UnitsOnCpu(placement_, *devices), {}, session.log);
   auto backend = model::LoadDense({.file = &placement_.file,
                                    .primary = *primary,
                                    .cpu = *cpu,

@@ -6,9 +6,11 @@
 
 #include "cli/device_targets.h"
 #include "cli/profile_report.h"
+#include "cli/target_costs.h"
 #include "model/registry.h"
 #include "moe/plan/plan_file.h"
 #include "moe/profile/profile.h"
+#include "moe/target/assumed_target.h"
 #include "moe/target/capacity.h"
 
 namespace cli {
@@ -37,13 +39,15 @@ base::Bytes OwnerBuffers(const model::ModelDescription& model, std::uint32_t bat
 
 base::Result<std::vector<std::optional<base::Bytes>>> Capacities(
     const model::ModelDescription& model, const moe::ExpertSplitTargetConfig& config,
-    const std::vector<gg::Device>& devices, const PlacementOptions& options) {
+    const std::vector<gg::Device>& devices, const std::vector<moe::AssumedTarget>& assumed,
+    const PlacementOptions& options) {
   const model::DenseNeeds needs =
       model::NeedsOf(model.dense, {.context = options.context,
                                    .num_sequences = options.parallel,
                                    .batch_rows = options.batch_rows,
                                    .on_cpu = config[config.primary()].in_process_cpu()});
-  DeviceMemoryProbe probe(devices);
+  DeviceMemoryProbe machine(devices);
+  moe::AssumedMemoryProbe probe(machine, assumed);
   return moe::ResolveCapacities({.config = &config,
                                  .unit_bytes = model.shape.total_bytes(),
                                  .dense = {.weights = needs.weights,
@@ -54,20 +58,24 @@ base::Result<std::vector<std::optional<base::Bytes>>> Capacities(
                                 probe);
 }
 
-base::Result<moe::ExpertSplitPlan> MakePlan(
-    const model::ModelDescription& model, const moe::Hotness& hotness,
+std::vector<moe::PlanTarget> PlanTargets(
     const moe::ExpertSplitTargetConfig& config,
-    const std::vector<std::optional<base::Bytes>>& capacities, moe::PlanPolicy policy,
-    bool layer_floor) {
-  moe::PlanRequest request{.shape = &model.shape,
-                           .hotness = &hotness,
-                           .targets = {},
-                           .policy = policy,
-                           .layer_floor = layer_floor};
+    const std::vector<std::optional<base::Bytes>>& capacities) {
+  std::vector<moe::PlanTarget> targets;
   for (std::size_t i = 0; i < config.size(); ++i) {
-    request.targets.push_back({config.targets()[i].name, capacities[i]});
+    targets.push_back({config.targets()[i].name, capacities[i]});
   }
-  return moe::ExpertSplitPlan::Make(request);
+  return targets;
+}
+
+// Nothing when no file is named.
+base::Result<std::optional<moe::ExpertSplitPlan>> ReadPlan(const std::string& path,
+                                                           const moe::ModelShape& shape,
+                                                           const moe::Hotness& hotness) {
+  if (path.empty()) return std::nullopt;
+  auto plan = moe::ReadPlanFile(path, shape, hotness);
+  if (!plan) return Forward(plan);
+  return *std::move(plan);
 }
 
 // The target list of a plan's own targets.
@@ -93,10 +101,15 @@ base::Result<void> CheckPlanTargets(const moe::ExpertSplitPlan& plan,
 
 }  // namespace
 
+moe::Repack RepackOf(const PlacementOptions& options) {
+  return options.repack == "off" ? moe::Repack::kOff : moe::Repack::kAuto;
+}
+
 void AddPlacementOptions(CLI::App& app, PlacementOptions& options) {
   app.add_option("--policy", options.policy,
-                 "ordered: fill targets in list order, hottest experts first; layers: whole layers "
-                 "in list order")
+                 "ordered: fill targets in list order, hottest experts first; balanced: what is "
+                 "expected to be fastest, by the targets' measured speeds; layers: whole layers in "
+                 "list order")
       ->type_name("NAME")
       ->capture_default_str();
   app.add_option("--profile", options.profile,
@@ -123,6 +136,8 @@ base::Result<ModelPlacement> PlaceModel(const Session& session, const ModelOptio
   // What the command line alone can tell comes before any work.
   const auto policy = moe::ParsePlanPolicy(options.policy);
   if (!policy) return std::unexpected(policy.error());
+  const auto assumed = moe::ParseAssumedTargets(options.assume);
+  if (!assumed) return std::unexpected(assumed.error());
   if (!model.targets.empty()) {
     if (auto config = moe::ExpertSplitTargetConfig::Parse(model.targets); !config) {
       return Forward(config);
@@ -136,35 +151,49 @@ base::Result<ModelPlacement> PlaceModel(const Session& session, const ModelOptio
   if (!hotness) return Forward(hotness);
   auto devices = gg::DiscoverDevices({.log = session.log});
   if (!devices) return Forward(devices);
-  std::optional<moe::ExpertSplitPlan> made;
-  std::string targets = model.targets;
-  if (!options.plan.empty()) {
-    auto read = moe::ReadPlanFile(options.plan, description->shape, *hotness);
-    if (!read) return Forward(read);
-    if (targets.empty()) targets = JoinedNames(*read);
-    made = std::move(*read);
-  }
-  auto config = TargetsOrDefault(targets, *devices);
+  auto made = ReadPlan(options.plan, description->shape, *hotness);
+  if (!made) return Forward(made);
+  auto config = TargetsOrDefault(
+      model.targets.empty() && *made ? JoinedNames(**made) : model.targets, *devices);
   if (!config) return Forward(config);
-  if (made) {
-    if (auto same = CheckPlanTargets(*made, *config, options.plan); !same) return Forward(same);
+  if (*made) {
+    if (auto same = CheckPlanTargets(**made, *config, options.plan); !same) return Forward(same);
   }
-  const auto capacities = Capacities(*description, *config, *devices, options);
+  const auto capacities = Capacities(*description, *config, *devices, *assumed, options);
   if (!capacities) return std::unexpected(capacities.error());
-  if (!made) {
-    auto plan =
-        MakePlan(*description, *hotness, *config, *capacities, *policy, options.layer_floor);
-    if (!plan) return Forward(plan);
-    made = std::move(*plan);
+  std::optional<moe::CostModel> costs;
+  if (options.costs || (!*made && *policy == moe::PlanPolicy::kBalanced)) {
+    auto found = TargetCosts(session, {.file = &*file,
+                                       .model = &*description,
+                                       .config = &*config,
+                                       .devices = *devices,
+                                       .capacities = *capacities,
+                                       .assumed = &*assumed,
+                                       .threads = options.threads,
+                                       .prompt_rows = options.batch_rows,
+                                       .repack = RepackOf(options)});
+    if (!found) return Forward(found);
+    costs = *std::move(found);
   }
-  const moe::PlacementPath path = moe::PathOf(*made, *config);
-  return ModelPlacement{.file = std::move(*file),
-                        .description = std::move(*description),
-                        .devices = std::move(*devices),
-                        .config = std::move(*config),
-                        .hotness = std::move(*hotness),
-                        .plan = std::move(*made),
-                        .path = path};
+  if (!*made) {
+    auto plan = moe::ExpertSplitPlan::Make({.shape = &description->shape,
+                                            .hotness = &*hotness,
+                                            .targets = PlanTargets(*config, *capacities),
+                                            .policy = *policy,
+                                            .layer_floor = options.layer_floor,
+                                            .costs = costs ? &*costs : nullptr});
+    if (!plan) return Forward(plan);
+    *made = *std::move(plan);
+  }
+  const moe::PlacementPath path = moe::PathOf(**made, *config);
+  return ModelPlacement{.file = *std::move(file),
+                        .description = *std::move(description),
+                        .devices = *std::move(devices),
+                        .config = *std::move(config),
+                        .hotness = *std::move(hotness),
+                        .plan = **std::move(made),
+                        .path = path,
+                        .costs = std::move(costs)};
 }
 
 }  // namespace cli

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "gg/devices.h"
 #include "gg/gguf_file.h"
 #include "model/family.h"
+#include "moe/compute/repack.h"
+#include "moe/plan/cost_model.h"
 #include "moe/plan/hotness.h"
 #include "moe/plan/placement_path.h"
 #include "moe/plan/plan.h"
@@ -28,7 +31,12 @@ struct PlacementOptions {
   std::uint32_t batch_rows = 512;  // rows of one step, at most
   std::string repack = "auto";     // --repack: auto or off
   std::string plan;                // --plan: a file to take instead of planning; empty: plan now
+  std::string assume;              // --assume: targets that are only assumed
+  std::uint32_t threads = 0;       // --threads: of the CPU, one a core when 0
+  bool costs = false;              // find out how fast the targets are, whatever the policy
 };
+
+moe::Repack RepackOf(const PlacementOptions& options);
 
 // --policy, --profile, --layer-floor, --ctx and --parallel.
 void AddPlacementOptions(CLI::App& app, PlacementOptions& options);
@@ -42,14 +50,17 @@ struct ModelPlacement {
   moe::Hotness hotness;
   moe::ExpertSplitPlan plan;
   moe::PlacementPath path = moe::PlacementPath::kSingle;
+  std::optional<moe::CostModel> costs;  // for policy balanced and where options.costs asks for it
 };
 
 // Reads the model's directory, finds the devices, counts memory and plans, or takes the plan of
 // options.plan, whose targets must be those of the list (without a list they are the list). Targets
-// that this machine lacks are fine when their capacity is given; whether targets can run is for the
-// caller to ask (ResolveDevices, moe::RefuseUnsupported). Errors: kInvalidInput for the target
-// list, the policy or an absent target without a size; kCorruptModel for the model, profile or plan
-// file, also a plan for other targets; kCapacity.
+// that this machine lacks are fine when their capacity is given or assumed; whether targets can run
+// is for the caller to ask (ResolveDevices, moe::RefuseUnsupported). Policy `balanced` measures how
+// fast the targets are, unless that is assumed or known from an earlier run. Errors: kInvalidInput
+// for the target list, the policy, the assumptions, an absent target without a size or a speed;
+// kCorruptModel for the model, profile or plan file, also a plan for other targets; kCapacity;
+// kDeviceFailure of a measurement.
 base::Result<ModelPlacement> PlaceModel(const Session& session, const ModelOptions& model,
                                         const PlacementOptions& options);
 
