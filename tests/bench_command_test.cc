@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -87,6 +88,49 @@ TEST(BenchCommandTest, ThreeTargets) {
   const Json bench = Json::parse(result.out, nullptr, false);
   EXPECT_EQ(bench["path"], "multi");
   EXPECT_EQ(bench["targets"].size(), 3u);
+}
+
+TEST(BenchCommandTest, LanesSideBySide) {
+  const ProgramResult result = Bench({"--targets", "vulkan:0=12MiB,vulkan:1=6MiB,cpu", "--lanes",
+                                      "-p", "8", "-n", "2", "-r", "1", "--json"},
+                                     kTwoVulkan);
+  ASSERT_EQ(result.status, 0) << result.err;
+  const Json bench = Json::parse(result.out, nullptr, false);
+  ASSERT_TRUE(bench.is_object()) << result.out;
+  std::vector<std::string> names;
+  for (const Json& lane : bench["lanes"]) {
+    SCOPED_TRACE(lane.dump());
+    names.push_back(lane["lane"]);
+    if (lane["lane"] == "remote") {
+      EXPECT_THAT(lane["absent"].get<std::string>(), HasSubstr("worker"));
+      continue;
+    }
+    ExpectSamples(lane["prompt_tok_s"], 1);
+    ExpectSamples(lane["decode_tok_s"], 1);
+    EXPECT_LT(lane["nmse"], 1e-6);
+    std::uint64_t rows = 0;
+    for (const Json& target : lane["targets"]) rows += target["rows"].get<std::uint64_t>();
+    // A repeat and a warm-up, 4 layers of 2 experts.
+    EXPECT_EQ(rows, 2U * (8 + 2) * 4 * 2);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"single", "layers", "hot-cold", "remote", "split"}));
+  const Json& lanes = bench["lanes"];
+  EXPECT_EQ(lanes[0]["path"], "single");
+  EXPECT_EQ(lanes[0]["nmse"], 0);
+  EXPECT_EQ(lanes[2]["path"], "hot-cold");
+  EXPECT_EQ(lanes[4]["path"], "multi");
+  EXPECT_EQ(lanes[1]["policy"], "layers");
+  // The same bytes, as experts and as whole layers.
+  EXPECT_EQ(lanes[1]["summary"], lanes[4]["summary"]);
+}
+
+TEST(BenchCommandTest, LanesThatAreNotPossibleSayWhy) {
+  const ProgramResult result =
+      Bench({"--targets", "cpu", "--lanes", "-p", "4", "-n", "0", "-r", "1"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("LANE      PROMPT TOK/S  DECODE TOK/S"));
+  EXPECT_THAT(result.out, HasSubstr("absent: --targets has no device beside the cpu"));
+  ExpectOneErrorLine(Bench({"--targets", "cpu", "--lanes", "--plan", "p.json"}), 2, "--plan");
 }
 
 TEST(BenchCommandTest, PeopleGetATable) {

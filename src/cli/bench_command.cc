@@ -3,11 +3,13 @@
 #include <format>
 #include <thread>
 
+#include "cli/bench_lanes.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/loaded_model.h"
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "engine/probe.h"
 #include "engine/speed.h"
 
 namespace cli {
@@ -20,6 +22,7 @@ struct BenchOptions {
   engine::SpeedRequest speed;
   bool by_node = false;
   bool context_given = false;
+  bool lanes = false;
   bool json = false;
 };
 
@@ -90,11 +93,22 @@ base::Result<void> RunBench(const Session& session, BenchOptions options) {
   options.speed.batch_rows = options.placement.batch_rows;
   options.speed.sequences = options.placement.parallel;
   if (!options.context_given) {
-    options.placement.context = static_cast<std::uint32_t>(
+    const engine::ProbeRequest probe;
+    options.placement.context = static_cast<std::uint32_t>(std::max(
         options.speed.depth +
-        std::max({options.speed.prompt_tokens, options.speed.decode_tokens, std::size_t{1}}));
+            std::max({options.speed.prompt_tokens, options.speed.decode_tokens, std::size_t{1}}),
+        options.lanes ? probe.prompt_tokens + probe.single_tokens : std::size_t{0}));
   }
   GracefulInterrupt interrupt;
+  if (options.lanes) {
+    return BenchLanes(session,
+                      {.model = options.model,
+                       .placement = options.placement,
+                       .threads = options.threads,
+                       .speed = options.speed,
+                       .json = options.json},
+                      interrupt.token());
+  }
   auto placement = PlaceModel(session, options.model, options.placement);
   if (!placement) return base::Forward(placement);
   auto model = LoadedModel::Load(session, std::move(*placement), options.model, options.placement,
@@ -153,9 +167,15 @@ Command AddBenchCommand(CLI::App& program) {
   app->add_flag("--by-node", options->by_node,
                 "also say where the time of a prompt and of one generation step goes, by kind of "
                 "node; each node is computed by itself for that, which takes longer");
+  app->add_flag("--lanes", options->lanes,
+                "measure, one after another, the ways to place the model on these targets: all on "
+                "one, whole layers, one device and the cpu, and experts over the whole list");
   AddPlacementOptions(*app, options->placement);
   app->get_option("--ctx")->default_str("what is measured");
   AddRunOptions(*app, options->threads, options->placement);
+  app->get_option("--lanes")
+      ->excludes(app->get_option("--plan"))
+      ->excludes(app->get_option("--by-node"));
   AddJsonOption(*app, options->json);
   app->footer(
       "Random tokens, no sampling. Measure on an idle machine, and compare runs made in turn.\n\n"
@@ -163,7 +183,8 @@ Command AddBenchCommand(CLI::App& program) {
       "  expert-split bench --model M.gguf\n"
       "  expert-split bench --model M.gguf --targets cuda:0=20GiB,cpu -p 2048 -n 128 --json\n"
       "  expert-split bench --model M.gguf -p 0 -n 64 --depth 4096\n"
-      "  expert-split bench --model M.gguf -p 0 -n 64 --parallel 4");
+      "  expert-split bench --model M.gguf -p 0 -n 64 --parallel 4\n"
+      "  expert-split bench --model M.gguf --targets cuda:0=8GiB,cuda:1=4GiB,cpu --lanes");
   return {app, [options, app](const Session& session) {
             options->context_given = app->count("--ctx") > 0;
             return RunBench(session, *options);
