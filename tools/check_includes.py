@@ -24,7 +24,7 @@ ALLOWED = {
     "moe/plan": ["base", "moe/target"],
     "moe/runtime": ["base", "moe/target", "moe/plan"],
     "moe/profile": ["base", "moe/target", "moe/plan"],
-    "moe/ipc": ["base", "moe/target"],
+    "moe/ipc": ["base", "moe/target", "moe/plan"],
     "moe/materialize": ["base", "gg", "moe/target", "moe/plan", "moe/runtime"],
     "moe/compute": ["base", "gg", "kernels", "moe/target", "moe/plan", "moe/runtime", "moe/materialize",
                     "moe/ipc"],
