@@ -1,7 +1,7 @@
 // What it costs that a layer's experts have two owners. One row, one thread on the CPU; the owners
-// have half of the experts each. Prints one JSON object: medians in microseconds, and in empty round
-// trips to the device what lies beyond the device's own computation, for its owner alone and for
-// the whole split. A software device computes on the cores that the CPU's owner wants.
+// have half of the experts each. Prints one JSON object: medians in microseconds, and in empty
+// round trips to the device what lies beyond the device's own computation, for its owner alone and
+// for the whole split. A software device computes on the cores that the CPU's owner wants.
 //
 //   GGML_VK_VISIBLE_DEVICES=0 split_bench [DEVICE]
 #include <algorithm>
@@ -30,18 +30,16 @@ constexpr int kWarmUps = 50;
 constexpr int kSamples = 500;
 
 template <class Work>
-double MedianMicroseconds(const Work& work) {
-  for (int i = 0; i < kWarmUps; ++i) work();
-  std::vector<double> samples;
-  for (int i = 0; i < kSamples; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    samples.push_back(
-        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
-            .count());
-  }
-  std::ranges::nth_element(samples, samples.begin() + kSamples / 2);
-  return samples[kSamples / 2];
+double Microseconds(const Work& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+double Median(std::vector<double> samples) {
+  std::ranges::nth_element(samples, samples.begin() + samples.size() / 2);
+  return samples[samples.size() / 2];
 }
 
 void Fail(const std::string& why) {
@@ -202,18 +200,29 @@ int main(int argc, char** argv) {
   ComputeAlone alone(*device, on_device->stacks(moe::LayerId(0)).front(), device_batch);
   std::vector<float> row(kShape.n_embd);
   std::vector<float> out(kShape.n_embd);
-  const double empty = MedianMicroseconds([&] { round_trip.Run(row); });
-  const double device_alone = MedianMicroseconds([&] { alone.Run(); });
-  const double host_alone = MedianMicroseconds([&] { RunOwner(*on_host, layer.batch); });
-  const double device_owner = MedianMicroseconds([&] { RunOwner(*on_device, layer.batch); });
-  const double together = MedianMicroseconds([&] { RunBatch(split, layer.batch, out); });
-  const double owner_beyond = device_owner - device_alone;
-  const double split_beyond = together - std::max(device_alone, host_alone);
+  // In turn, so that a machine that gets slower or faster does so for all of them.
+  std::vector<double> empty, device_alone, host_alone, device_owner, together;
+  std::vector<double> owner_beyond, split_beyond;
+  for (int i = 0; i < kWarmUps + kSamples; ++i) {
+    const double trip = Microseconds([&] { round_trip.Run(row); });
+    const double device_time = Microseconds([&] { alone.Run(); });
+    const double host_time = Microseconds([&] { RunOwner(*on_host, layer.batch); });
+    const double owner_time = Microseconds([&] { RunOwner(*on_device, layer.batch); });
+    const double split_time = Microseconds([&] { RunBatch(split, layer.batch, out); });
+    if (i < kWarmUps) continue;
+    empty.push_back(trip);
+    device_alone.push_back(device_time);
+    host_alone.push_back(host_time);
+    device_owner.push_back(owner_time);
+    together.push_back(split_time);
+    owner_beyond.push_back((owner_time - device_time) / trip);
+    split_beyond.push_back((split_time - std::max(device_time, host_time)) / trip);
+  }
   std::printf(
       "{\"device\": \"%s\", \"empty_round_trip_us\": %.1f, \"device_alone_us\": %.1f, "
       "\"host_alone_us\": %.1f, \"device_owner_us\": %.1f, \"split_us\": %.1f, "
       "\"owner_beyond_round_trips\": %.2f, \"split_beyond_round_trips\": %.2f}\n",
-      name.c_str(), empty, device_alone, host_alone, device_owner, together, owner_beyond / empty,
-      split_beyond / empty);
+      name.c_str(), Median(empty), Median(device_alone), Median(host_alone), Median(device_owner),
+      Median(together), Median(owner_beyond), Median(split_beyond));
   return 0;
 }
