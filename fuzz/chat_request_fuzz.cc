@@ -8,8 +8,7 @@
 #include "server/openai/request.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto body =
-      server::ParseRequestBody({reinterpret_cast<const char*>(data), size});
+  const auto body = server::ParseRequestBody({reinterpret_cast<const char*>(data), size});
   if (!body) {
     static_cast<void>(server::Dump(server::Json(body.error().message)));
     return 0;
