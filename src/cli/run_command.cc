@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <format>
 #include <optional>
-#include <random>
 
 #include "base/file.h"
 #include "cli/command.h"
@@ -12,6 +11,7 @@
 #include "cli/output.h"
 #include "cli/profile_report.h"
 #include "cli/progress.h"
+#include "cli/sampling_options.h"
 #include "engine/completion.h"
 
 namespace cli {
@@ -28,8 +28,7 @@ struct RunCommandOptions {
   std::size_t num_tokens = 128;
   bool ignore_eos = false;
   std::string record;
-  model::SamplingSettings sampling;
-  std::int64_t seed = -1;
+  SamplingOptions sampling;
   bool json = false;
 };
 
@@ -84,12 +83,9 @@ void LogUse(const Session& session, const LoadedModel& model, const engine::Comp
 base::Result<void> Run(const Session& session, RunCommandOptions& options) {
   auto text = PromptText(options);
   if (!text) return base::Forward(text);
-  options.sampling.seed =
-      options.seed >= 0 ? static_cast<std::uint32_t>(options.seed) : std::random_device{}();
   // What the command line alone can tell comes before any work.
-  if (auto sampler = model::Sampler::Make(options.sampling); !sampler) {
-    return base::Forward(sampler);
-  }
+  auto sampling = ReadSettings(options.sampling);
+  if (!sampling) return base::Forward(sampling);
   if (!options.record.empty()) {
     if (auto writable = base::CheckWritable(options.record); !writable) return writable;
   }
@@ -127,7 +123,7 @@ base::Result<void> Run(const Session& session, RunCommandOptions& options) {
                                       .max_tokens = options.num_tokens,
                                       .ignore_end = options.ignore_eos,
                                       .batch_rows = options.placement.batch_rows,
-                                      .sampling = options.sampling},
+                                      .sampling = *std::move(sampling)},
                                      observer, interrupt.token());
   progress.Clear();
   if (!completion) {
@@ -145,21 +141,6 @@ base::Result<void> Run(const Session& session, RunCommandOptions& options) {
   if (auto printed = PrintText("\n"); !printed) return printed;
   LogUse(session, **model, *completion, prompt_tokens);
   return record();
-}
-
-void AddSamplingOptions(CLI::App& app, RunCommandOptions& options) {
-  app.add_option("--temp", options.sampling.temperature, "temperature; 0 takes the likeliest token")
-      ->capture_default_str();
-  app.add_option("--top-k", options.sampling.top_k, "keep the k likeliest tokens; 0 is off")
-      ->capture_default_str();
-  app.add_option("--top-p", options.sampling.top_p, "keep tokens up to this probability; 1 is off")
-      ->capture_default_str();
-  app.add_option("--min-p", options.sampling.min_p,
-                 "drop tokens below this part of the likeliest one; 0 is off")
-      ->capture_default_str();
-  app.add_option("--seed", options.seed, "of the random draws (default: another one each time)")
-      ->type_name("N")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{0xffffffff}));
 }
 
 }  // namespace
@@ -183,7 +164,7 @@ Command AddRunCommand(CLI::App& program) {
                   "write how the traffic of prompt and text was routed to this file, as `profile` "
                   "does")
       ->type_name("FILE");
-  AddSamplingOptions(*app, *options);
+  AddSamplingOptions(*app, options->sampling);
   AddPlacementOptions(*app, options->placement);
   AddRunOptions(*app, options->threads, options->placement);
   AddJsonOption(*app, options->json);

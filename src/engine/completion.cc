@@ -73,8 +73,9 @@ base::Result<Completion> Complete(model::ModelBackend& backend, const model::Voc
                                   const CompletionRequest& request,
                                   const CompletionObserver& observer, std::stop_token stop) {
   if (auto fits = CheckFits(backend, request); !fits) return base::Forward(fits);
-  auto sampler = model::Sampler::Make(request.sampling);
+  auto sampler = model::Sampler::Make(request.sampling, vocabulary);
   if (!sampler) return base::Forward(sampler);
+  sampler->Prime(request.prompt);
 
   backend.ClearSlot(request.slot);
   const Stopwatch prompt_watch;
@@ -87,7 +88,9 @@ base::Result<Completion> Complete(model::ModelBackend& backend, const model::Voc
   std::size_t decode_steps = 0;
   auto position = static_cast<std::uint32_t>(request.prompt.size());
   while (completion.tokens.size() < request.max_tokens) {
-    const model::Token token = sampler->Next(*logits);
+    const auto next = sampler->Next(*logits);
+    if (!next) return std::unexpected(next.error());
+    const model::Token token = *next;
     if (!request.ignore_end && vocabulary.IsEndOfGeneration(token)) {
       completion.ended = true;
       break;

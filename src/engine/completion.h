@@ -50,7 +50,7 @@ struct Completion {
 
 // Clears the slot, computes the prompt and generates. Errors: kInvalidInput when the prompt is
 // empty or does not fit the slot together with max_tokens (both numbers are named), or a sampling
-// setting is out of range; kCancelled on `stop`; those of ModelBackend::Evaluate.
+// setting is refused; kCancelled on `stop`; those of Sampler::Next and ModelBackend::Evaluate.
 base::Result<Completion> Complete(model::ModelBackend& backend, const model::Vocabulary& vocabulary,
                                   const CompletionRequest& request,
                                   const CompletionObserver& observer, std::stop_token stop);

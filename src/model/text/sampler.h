@@ -1,9 +1,10 @@
 // Picks the next token from logits, with libllama's samplers.
 //
-// One object a sequence; one thread at a time. The same settings, seed and logits give the same
+// One object a sequence; one thread at a time. The same settings, prompt and logits give the same
 // tokens.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -53,18 +54,32 @@ struct SamplingSettings {
 
 inline constexpr std::int32_t kMaxLastTokens = 1 << 15;
 
+// The longest grammar and how deep its parentheses may nest; libllama's parser is recursive.
+inline constexpr std::size_t kMaxGrammarBytes = 1 << 20;
+inline constexpr int kMaxGrammarDepth = 200;
+
+// What can be said without a model. Errors: kInvalidInput, naming the setting, for one that is not
+// a number or out of range.
+base::Result<void> CheckSettings(const SamplingSettings& settings);
+
 class Sampler {
  public:
-  // Errors: kInvalidInput, naming the setting, for one that is not a number or out of range.
-  static base::Result<Sampler> Make(const SamplingSettings& settings);
+  // `vocabulary` outlives the sampler. Errors: those of CheckSettings; kInvalidInput for a biased
+  // token that the model does not have, a grammar that does not parse, or grammar and DRY with a
+  // model without a tokeniser.
+  static base::Result<Sampler> Make(const SamplingSettings& settings, const Vocabulary& vocabulary);
 
   Sampler(Sampler&&) noexcept;
   Sampler& operator=(Sampler&&) noexcept;
   ~Sampler();
 
-  // `logits` is [vocabulary size], at least 1. Among equal logits the lowest token wins when the
-  // temperature is 0.
-  Token Next(std::span<const float> logits);
+  // Tells penalties and DRY what stands in front of the generated text.
+  void Prime(std::span<const Token> prompt);
+
+  // Picks a token and counts it as generated. `logits` is [vocabulary size], at least 1. Among
+  // equal logits the lowest token wins when the temperature is 0. Errors: kInternal when no token
+  // can follow under the grammar or the logits are not numbers.
+  base::Result<Token> Next(std::span<const float> logits);
 
  private:
   struct State;
