@@ -107,6 +107,32 @@ TEST_F(ForwardSlotsTest, CopiedSlotGoesOnAsItsOriginal) {
   EXPECT_TRUE(test::SameBits(original, model_->Logits(end, 0, 2), backend().vocab_size()));
 }
 
+TEST_F(ForwardSlotsTest, ASavedSlotIsGoneBackTo) {
+  const std::vector<std::int32_t> start = model_->Tokens(33, 5);
+  const std::vector<std::int32_t> end = model_->Tokens(12, 6);
+  std::vector<std::int32_t> whole = start;
+  whole.insert(whole.end(), end.begin(), end.end());
+  const std::vector<float> cold = Alone(whole);
+  const std::vector<float> wanted(
+      cold.begin() + static_cast<std::ptrdiff_t>(start.size() * backend().vocab_size()),
+      cold.end());
+
+  model_->Logits(start, 0, 0);
+  const auto saved = backend().SaveSlot(0);
+  ASSERT_TRUE(saved) << saved.error().message;
+  EXPECT_EQ((*saved)->length(), start.size());
+  EXPECT_GT((*saved)->bytes(), base::Bytes());
+  EXPECT_LT((*saved)->bytes() * 4, backend().state_bytes());
+  model_->Logits(model_->Tokens(40, 8), 0, 0);   // another end
+  model_->Logits(model_->Tokens(100, 7), 0, 2);  // another sequence
+  for (const std::uint32_t slot : {2U, 0U, 3U}) {
+    ASSERT_TRUE(backend().RestoreSlot(**saved, 0, slot));
+    EXPECT_EQ(backend().slot_length(slot), start.size());
+    EXPECT_TRUE(test::SameBits(wanted, model_->Logits(end, 0, slot), backend().vocab_size()))
+        << "slot " << slot;
+  }
+}
+
 TEST_F(ForwardSlotsTest, DecodingReusesOneGraphForEveryLength) {
   const std::vector<std::int32_t> tokens = model_->Tokens(300);
   const std::uint64_t before = backend().graphs_built();

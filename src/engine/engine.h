@@ -3,9 +3,10 @@
 // One inference thread owns the backend and runs it in steps. A step mixes rows of all running
 // sequences: one row of each that is generating, and a chunk of the prompts that are not computed
 // yet, so that a stream waits no longer for its next token than one chunk takes. Requests beyond
-// the backend's slots wait in a bounded queue, first come, first served. A slot keeps what it
-// computed after its request has ended; a later request whose prompt begins alike goes on from the
-// slot's end or from a checkpoint (engine/prefix_cache.h).
+// the backend's slots wait in a bounded queue, first come, first served; one whose prompt begins
+// like one that is being computed waits for that part. A slot keeps what it computed after its
+// request has ended; a later request whose prompt begins alike goes on from the slot's end or from
+// a checkpoint (engine/prefix_cache.h).
 //
 // A request's text depends on the request and the model alone (on CPU owners to the bit), not on
 // what else runs, on how its prompt was chunked or on how much of it was reused.
@@ -31,6 +32,9 @@
 #include "model/text/vocabulary.h"
 
 namespace engine {
+
+class EngineLoop;         // engine/loop.h
+class GenerationChannel;  // engine/channel.h
 
 struct GenerationRequest {
   std::vector<model::Token> prompt;  // at least one token
@@ -91,10 +95,9 @@ class Generation {
 
  private:
   friend class Engine;
-  class Channel;
-  explicit Generation(std::shared_ptr<Channel> channel);
+  explicit Generation(std::shared_ptr<GenerationChannel> channel);
 
-  std::shared_ptr<Channel> channel_;  // shared with the inference thread
+  std::shared_ptr<GenerationChannel> channel_;  // shared with the inference thread
   bool finished_ = false;
   GenerationSummary summary_;
 };
@@ -138,10 +141,9 @@ class Engine {
   bool Drain(std::chrono::milliseconds wait);
 
  private:
-  class Loop;
-  explicit Engine(std::unique_ptr<Loop> loop);
+  explicit Engine(std::unique_ptr<EngineLoop> loop);
 
-  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<EngineLoop> loop_;
 };
 
 }  // namespace engine

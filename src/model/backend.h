@@ -9,11 +9,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <stop_token>
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/result.h"
 
 namespace model {
@@ -40,6 +42,16 @@ struct NodeTime {
   std::string what;  // the operation and the weights or the part of the model that it works on
   std::uint64_t num_nodes = 0;
   double ms = 0;
+};
+
+// What a slot held at one length, as far as it is overwritten when the slot goes on: recurrent
+// state. What a slot keeps of every token (cache cells) is no part of it. In host memory.
+class SlotCheckpoint {
+ public:
+  virtual ~SlotCheckpoint() = default;
+
+  virtual std::size_t length() const = 0;  // tokens that the slot held
+  virtual base::Bytes bytes() const = 0;
 };
 
 class ModelBackend {
@@ -70,6 +82,16 @@ class ModelBackend {
   virtual void ClearSlot(std::uint32_t slot) = 0;
   // Makes `to` hold what `from` holds. Errors: kDeviceFailure.
   virtual base::Result<void> CopySlot(std::uint32_t from, std::uint32_t to) = 0;
+
+  // Keeps what `slot` holds now, so that RestoreSlot can go back there. Errors: kCapacity when
+  // there is no memory for it.
+  virtual base::Result<std::unique_ptr<SlotCheckpoint>> SaveSlot(std::uint32_t slot) = 0;
+  // Makes `to`, which may be `from`, hold the first checkpoint.length() tokens that `from` holds.
+  // Precondition: the checkpoint was saved from `from`, or from a slot that `from` took those
+  // tokens over from, and `from` has held them ever since. What comes after them in `from` does not
+  // matter. Errors: kDeviceFailure; `to` is then cleared.
+  virtual base::Result<void> RestoreSlot(const SlotCheckpoint& checkpoint, std::uint32_t from,
+                                         std::uint32_t to) = 0;
 
   // Threads of the CPU backend from the next Evaluate on; at least 1.
   virtual void SetThreads(std::size_t count) = 0;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <format>
+#include <new>
 #include <utility>
 
+#include "base/check.h"
 #include "model/qwen35moe/attention_nodes.h"
 #include "model/qwen35moe/batch_layout.h"
 #include "model/qwen35moe/delta_net_nodes.h"
@@ -55,6 +57,36 @@ std::shared_ptr<const moe::ExpertWeights> MapExperts(const gg::GgufFile& file,
   }
   return experts;
 }
+
+// What the DeltaNet layers of a slot kept.
+class RecurrentCheckpoint final : public SlotCheckpoint {
+ public:
+  static base::Result<std::unique_ptr<RecurrentCheckpoint>> Make(std::size_t length,
+                                                                 std::size_t bytes) {
+    std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[bytes]);
+    if (!memory) {
+      return Fail(ErrorKind::kCapacity, "no memory for a checkpoint of {}",
+                  base::FormatBytes(base::Bytes(bytes)));
+    }
+    std::unique_ptr<RecurrentCheckpoint> made(new RecurrentCheckpoint());
+    made->length_ = length;
+    made->memory_ = std::move(memory);
+    made->size_ = bytes;
+    return made;
+  }
+
+  std::size_t length() const override { return length_; }
+  base::Bytes bytes() const override { return base::Bytes(size_); }
+  std::span<std::byte> state() { return {memory_.get(), size_}; }
+  std::span<const std::byte> state() const { return {memory_.get(), size_}; }
+
+ private:
+  RecurrentCheckpoint() = default;
+
+  std::size_t length_ = 0;
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t size_ = 0;
+};
 
 }  // namespace
 
@@ -239,6 +271,24 @@ void Qwen35MoeBackend::ClearSlot(std::uint32_t slot) {
 base::Result<void> Qwen35MoeBackend::CopySlot(std::uint32_t from, std::uint32_t to) {
   state_->CopySlot(from, to, lengths_[from]);
   lengths_[to] = lengths_[from];
+  return {};
+}
+
+base::Result<std::unique_ptr<SlotCheckpoint>> Qwen35MoeBackend::SaveSlot(std::uint32_t slot) {
+  auto checkpoint = RecurrentCheckpoint::Make(lengths_[slot], state_->recurrent_bytes());
+  if (!checkpoint) return base::Forward(checkpoint);
+  state_->SaveRecurrent(slot, (*checkpoint)->state());
+  return *std::move(checkpoint);
+}
+
+base::Result<void> Qwen35MoeBackend::RestoreSlot(const SlotCheckpoint& checkpoint,
+                                                 std::uint32_t from, std::uint32_t to) {
+  const auto& saved = static_cast<const RecurrentCheckpoint&>(checkpoint);
+  const auto length = static_cast<std::uint32_t>(saved.length());
+  ES_CHECK(length <= lengths_[from]);
+  state_->CopyCells(from, to, length);
+  state_->LoadRecurrent(to, saved.state());
+  lengths_[to] = length;
   return {};
 }
 

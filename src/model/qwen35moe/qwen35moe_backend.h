@@ -71,6 +71,9 @@ class Qwen35MoeBackend final : public PlacedBackend {
                                                 std::stop_token stop) override;
   void ClearSlot(std::uint32_t slot) override;
   base::Result<void> CopySlot(std::uint32_t from, std::uint32_t to) override;
+  base::Result<std::unique_ptr<SlotCheckpoint>> SaveSlot(std::uint32_t slot) override;
+  base::Result<void> RestoreSlot(const SlotCheckpoint& checkpoint, std::uint32_t from,
+                                 std::uint32_t to) override;
   void SetThreads(std::size_t count) override;
   std::uint64_t graphs_built() const override { return graphs_built_; }
   std::vector<ExpertCounter> expert_counters() const override;

@@ -114,10 +114,46 @@ void State::ClearSlot(std::uint32_t slot) {
   }
 }
 
-void State::CopySlot(std::uint32_t from, std::uint32_t to, std::uint32_t length) {
+std::vector<State::Part> State::RecurrentParts(std::uint32_t slot) const {
+  std::vector<Part> parts;
+  for (const LayerState& layer : layers_) {
+    for (ggml_tensor* tensor : {layer.window, layer.delta}) {
+      if (tensor == nullptr) continue;
+      const std::size_t bytes = SlotBytes(tensor, size_.num_slots);
+      const std::size_t scratch =
+          tensor == layer.delta ? static_cast<std::size_t>(delta_scratch_) * sizeof(float) : 0;
+      parts.push_back({tensor, bytes * slot + scratch, bytes - scratch});
+    }
+  }
+  return parts;
+}
+
+std::size_t State::recurrent_bytes() const {
+  std::size_t total = 0;
+  for (const Part& part : RecurrentParts(0)) total += part.bytes;
+  return total;
+}
+
+void State::SaveRecurrent(std::uint32_t slot, std::span<std::byte> bytes) const {
+  for (const Part& part : RecurrentParts(slot)) {
+    ES_CHECK(bytes.size() >= part.bytes);
+    ggml_backend_tensor_get(part.tensor, bytes.data(), part.offset, part.bytes);
+    bytes = bytes.subspan(part.bytes);
+  }
+}
+
+void State::LoadRecurrent(std::uint32_t slot, std::span<const std::byte> bytes) {
+  for (const Part& part : RecurrentParts(slot)) {
+    ES_CHECK(bytes.size() >= part.bytes);
+    ggml_backend_tensor_set(part.tensor, bytes.data(), part.offset, part.bytes);
+    bytes = bytes.subspan(part.bytes);
+  }
+}
+
+void State::CopyCells(std::uint32_t from, std::uint32_t to, std::uint32_t length) {
   if (from == to) return;
   for (const LayerState& layer : layers_) {
-    for (ggml_tensor* tensor : {layer.window, layer.delta, layer.keys, layer.values}) {
+    for (ggml_tensor* tensor : {layer.keys, layer.values}) {
       if (tensor == nullptr) continue;
       const std::size_t slot = SlotBytes(tensor, size_.num_slots);
       // Of what lies cell after cell, or group after group of cells, the part in use.
@@ -128,6 +164,18 @@ void State::CopySlot(std::uint32_t from, std::uint32_t to, std::uint32_t length)
       CopyWithin(tensor, slot * from, slot * to, used);
     }
   }
+}
+
+void State::CopySlot(std::uint32_t from, std::uint32_t to, std::uint32_t length) {
+  if (from == to) return;
+  for (const LayerState& layer : layers_) {
+    for (ggml_tensor* tensor : {layer.window, layer.delta}) {
+      if (tensor == nullptr) continue;
+      const std::size_t slot = SlotBytes(tensor, size_.num_slots);
+      CopyWithin(tensor, slot * from, slot * to, slot);
+    }
+  }
+  CopyCells(from, to, length);
 }
 
 }  // namespace model::qwen35moe

@@ -12,7 +12,9 @@
 
 #include <ggml-cpp.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/bytes.h"
@@ -60,11 +62,26 @@ class State {
 
   // Zeroes what `slot` keeps (its cells need no clearing: a mask hides them).
   void ClearSlot(std::uint32_t slot);
+  // Bytes that SaveRecurrent writes.
+  std::size_t recurrent_bytes() const;
+  // What DeltaNet layers keep of `slot`, out of its storage and back. `bytes` is
+  // [recurrent_bytes()].
+  void SaveRecurrent(std::uint32_t slot, std::span<std::byte> bytes) const;
+  void LoadRecurrent(std::uint32_t slot, std::span<const std::byte> bytes);
+  // Copies the first `length` cells of attention layers.
+  void CopyCells(std::uint32_t from, std::uint32_t to, std::uint32_t length);
   // Makes `to` equal `from`, whose first `length` cells are in use.
   void CopySlot(std::uint32_t from, std::uint32_t to, std::uint32_t length);
 
  private:
   State() = default;
+  // Where a layer's tensor keeps what must be saved of a slot.
+  struct Part {
+    ggml_tensor* tensor = nullptr;
+    std::size_t offset = 0;
+    std::size_t bytes = 0;
+  };
+  std::vector<Part> RecurrentParts(std::uint32_t slot) const;
 
   ggml_context_ptr context_;
   std::vector<ggml_backend_buffer_ptr> buffers_;
