@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
@@ -66,7 +67,7 @@ class RecordingBackend final : public model::ModelBackend {
   model::ModelBackend& backend_;
 };
 
-struct Run {
+struct Outcome {
   Tokens tokens;
   std::string text;
   std::vector<float> logits;
@@ -94,7 +95,7 @@ class EnginePrefixTest : public testing::TestWithParam<const char*> {
   }
   void TearDown() override { engine_.reset(); }
 
-  Run Complete(const Tokens& prompt, bool reuse = true, std::size_t cancel_in_step = 0) {
+  Outcome Complete(const Tokens& prompt, bool reuse = true, std::size_t cancel_in_step = 0) {
     GenerationRequest request;
     request.prompt = prompt;
     request.boundaries = {20, 45, 70};
@@ -109,7 +110,7 @@ class EnginePrefixTest : public testing::TestWithParam<const char*> {
     engine::Generation& generation = **submitted;
     backend_->victim = &generation;
     backend_->steps_left = static_cast<int>(cancel_in_step);
-    Run run;
+    Outcome run;
     while (!generation.finished()) {
       for (const engine::GeneratedToken& token : generation.Next(60s)) {
         run.tokens.push_back(token.token);
@@ -125,7 +126,7 @@ class EnginePrefixTest : public testing::TestWithParam<const char*> {
     return run;
   }
 
-  void ExpectSame(const Run& warm, const Run& cold) {
+  void ExpectSame(const Outcome& warm, const Outcome& cold) {
     EXPECT_EQ(warm.text, cold.text);
     EXPECT_EQ(warm.tokens, cold.tokens);
     ASSERT_EQ(warm.logits.size(), cold.logits.size());
@@ -141,13 +142,13 @@ class EnginePrefixTest : public testing::TestWithParam<const char*> {
 
 TEST_P(EnginePrefixTest, ASecondTurnComputesItsNewPartAndSaysWhatAColdRunSays) {
   const Tokens first_prompt = model_->Tokens(80, 1);
-  const Run first = Complete(first_prompt);
+  const Outcome first = Complete(first_prompt);
   const Tokens prompt = Join(Join(first_prompt, first.tokens), model_->Tokens(30, 2));
-  const Run second = Complete(prompt);
+  const Outcome second = Complete(prompt);
   // The last token of the first answer was never computed; of the second one neither.
   EXPECT_EQ(second.summary.cached_tokens, 80U + 11U);
   EXPECT_EQ(second.rows, 1U + 30U + 11U);
-  const Run cold = Complete(prompt, /*reuse=*/false);
+  const Outcome cold = Complete(prompt, /*reuse=*/false);
   EXPECT_EQ(cold.rows, prompt.size() + 11U);
   ExpectSame(second, cold);
 }
@@ -158,12 +159,12 @@ TEST_P(EnginePrefixTest, AnEditedTurnSaysWhatAColdRunSays) {
   // From the last message on, from an early one on in another slot, and the first one once more.
   const Tokens late = Join(Tokens(prompt.begin(), prompt.begin() + 72), model_->Tokens(20, 3));
   const Tokens early = Join(Tokens(prompt.begin(), prompt.begin() + 30), model_->Tokens(50, 4));
-  const Run late_run = Complete(late);
+  const Outcome late_run = Complete(late);
   EXPECT_EQ(late_run.summary.cached_tokens, 70U);
   EXPECT_EQ(late_run.rows, 22U + 11U);
-  const Run early_run = Complete(early);
+  const Outcome early_run = Complete(early);
   EXPECT_EQ(early_run.summary.cached_tokens, 20U);
-  const Run again = Complete(prompt);
+  const Outcome again = Complete(prompt);
   EXPECT_EQ(again.summary.cached_tokens, 70U);
   ExpectSame(late_run, Complete(late, false));
   ExpectSame(early_run, Complete(early, false));
@@ -173,8 +174,8 @@ TEST_P(EnginePrefixTest, AnEditedTurnSaysWhatAColdRunSays) {
 TEST_P(EnginePrefixTest, NothingStaleIsReusedAfterACancellation) {
   const Tokens prompt = model_->Tokens(80, 1);
   const Tokens other = Join(Tokens(prompt.begin(), prompt.begin() + 50), model_->Tokens(30, 5));
-  const Run cold = Complete(prompt, false);
-  const Run other_cold = Complete(other, false);
+  const Outcome cold = Complete(prompt, false);
+  const Outcome other_cold = Complete(other, false);
   for (const std::size_t step : {1, 2, 3, 5, 8}) {
     Complete(Join(Tokens(prompt.begin(), prompt.begin() + 60), model_->Tokens(25, 6)), true, step);
     ExpectSame(Complete(other), other_cold);

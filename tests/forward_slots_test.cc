@@ -122,7 +122,7 @@ TEST_F(ForwardSlotsTest, ASavedSlotIsGoneBackTo) {
   ASSERT_TRUE(saved) << saved.error().message;
   EXPECT_EQ((*saved)->length(), start.size());
   EXPECT_GT((*saved)->bytes(), base::Bytes());
-  EXPECT_LT((*saved)->bytes() * 4, backend().state_bytes());
+  EXPECT_LT((*saved)->bytes() * 4, model_->backend().state_bytes());
   model_->Logits(model_->Tokens(40, 8), 0, 0);   // another end
   model_->Logits(model_->Tokens(100, 7), 0, 2);  // another sequence
   for (const std::uint32_t slot : {2U, 0U, 3U}) {

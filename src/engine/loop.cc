@@ -92,11 +92,12 @@ void EngineLoop::Run(const std::stop_token& stop) {
       Admit();
       Step(stop);
     } catch (const std::exception& error) {
-      EndEverything(FinishReason::kFailed,
-                    {ErrorKind::kInternal, std::format("the step failed: {}", error.what())});
+      EndRunning(FinishReason::kFailed,
+                 {ErrorKind::kInternal, std::format("the step failed: {}", error.what())});
     }
   }
-  EndEverything(FinishReason::kCancelled, {});
+  EndRunning(FinishReason::kCancelled, {});
+  EndWaiting(FinishReason::kCancelled);
 }
 
 bool EngineLoop::WaitForWork(const std::stop_token& stop) {
@@ -305,7 +306,7 @@ void EngineLoop::End(std::unique_ptr<Sequence>& sequence, FinishReason reason, b
   changed_.notify_all();
 }
 
-void EngineLoop::EndEverything(FinishReason reason, const base::Error& error) {
+void EngineLoop::EndRunning(FinishReason reason, const base::Error& error) {
   for (std::unique_ptr<Sequence>& sequence : running_) {
     if (sequence) End(sequence, reason, error);
   }
@@ -316,13 +317,17 @@ void EngineLoop::EndEverything(FinishReason reason, const base::Error& error) {
     cache_.Forget(slot);
     cache_.Release(slot);
   }
+  const std::lock_guard lock(mutex_);
+  statistics_.running = 0;
+}
+
+void EngineLoop::EndWaiting(FinishReason reason) {
   std::deque<std::unique_ptr<Sequence>> waiting;
   {
     const std::lock_guard lock(mutex_);
     waiting.swap(queue_);
-    statistics_.running = 0;
   }
-  for (std::unique_ptr<Sequence>& sequence : waiting) End(sequence, reason, error);
+  for (std::unique_ptr<Sequence>& sequence : waiting) End(sequence, reason, {});
 }
 
 }  // namespace engine

@@ -67,7 +67,9 @@ class EngineLoop {
   void Record(const StepReport& report);
   // Tells the client and the statistics; the slot keeps what it holds.
   void End(std::unique_ptr<Sequence>& sequence, FinishReason reason, base::Error error = {});
-  void EndEverything(FinishReason reason, const base::Error& error);
+  // Every sequence that has a slot; the slots are empty afterwards.
+  void EndRunning(FinishReason reason, const base::Error& error);
+  void EndWaiting(FinishReason reason);
 
   model::ModelBackend& backend_;
   const model::Vocabulary& vocabulary_;
