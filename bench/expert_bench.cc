@@ -12,7 +12,6 @@
 #include <memory>
 #include <vector>
 
-#include "gg/cpu_traits.h"
 #include "gg/devices.h"
 #include "gg/handles.h"
 #include "moe/compute/host_compute.h"
@@ -113,8 +112,8 @@ bool Agree(const std::vector<float>& a, const std::vector<float>& b) {
 enum class Layout { kFile, kPacked };
 
 base::Result<std::unique_ptr<moe::HostCompute>> MakeHost(const bench::RandomLayer& layer,
-                                                         gg::CpuTraits traits, Layout layout) {
-  moe::HostComputeOptions options{.weights = layer.weights, .traits = std::move(traits)};
+                                                         Layout layout) {
+  moe::HostComputeOptions options{.weights = layer.weights};
   if (layout == Layout::kPacked) {
     const std::vector<std::uint8_t> owned(kExperts, 1);
     auto packed = moe::PackedExperts::Make({.weights = layer.weights.get(), .owned = owned});
@@ -126,10 +125,9 @@ base::Result<std::unique_ptr<moe::HostCompute>> MakeHost(const bench::RandomLaye
 
 void Experts(benchmark::State& state, ggml_type type, ggml_type down_type, Layout layout) {
   const auto devices = gg::DiscoverDevices();
-  const auto traits = gg::CpuTraits::Loaded();
-  if (!devices || !traits) return state.SkipWithError("no CPU backend");
+  if (!devices) return state.SkipWithError("no CPU backend");
   const bench::RandomLayer layer(kShape, type, down_type, static_cast<std::size_t>(state.range(0)));
-  auto host = MakeHost(layer, *traits, layout);
+  auto host = MakeHost(layer, layout);
   auto backend = gg::Backend::Open(devices->back());
   auto context = gg::Context::Make(64, 64);
   if (!host || !backend || !context) return state.SkipWithError("cannot set up");

@@ -82,6 +82,7 @@ class Ours {
   Ours(const kernels::MatrixKernel& kernel, const std::vector<std::byte>& weights,
        const std::vector<float>& rows)
       : kernel_(kernel),
+        weights_(weights),
         packed_(kernel.PackedBytes(kNumRows)),
         rows_(rows),
         num_activations_(rows.size() / kRowWidth),
@@ -97,7 +98,7 @@ class Ours {
     pack_rate_ = static_cast<double>(weights.size()) / (CpuSeconds() - start);
   }
 
-  void Run(std::vector<float>& out) {
+  void Run(std::vector<float>& out, bool packed) {
     std::vector<const std::byte*> pointers;
     for (std::size_t i = 0; i < num_activations_; ++i) {
       std::byte* quantized = quantized_.data() + i * kernel_.quantized_bytes();
@@ -105,14 +106,21 @@ class Ours {
       pointers.push_back(quantized);
     }
     kernel_.BuildPanels(pointers.data(), num_activations_, panels_.data());
-    kernel_.Multiply(packed_.get(), kNumRows, 0, kernels::MatrixKernel::NumStrips(kNumRows),
-                     panels_.data(), num_activations_, out.data(), kNumRows);
+    const std::size_t strips = kernels::MatrixKernel::NumStrips(kNumRows);
+    if (packed) {
+      kernel_.Multiply(packed_.get(), kNumRows, 0, strips, panels_.data(), num_activations_,
+                       out.data(), kNumRows);
+    } else {
+      kernel_.MultiplyFile(weights_.data(), kNumRows, 0, strips, panels_.data(), num_activations_,
+                           out.data(), kNumRows);
+    }
   }
 
   double pack_rate() const { return pack_rate_; }
 
  private:
   kernels::MatrixKernel kernel_;
+  const std::vector<std::byte>& weights_;
   Memory packed_;
   const std::vector<float>& rows_;
   std::size_t num_activations_;
@@ -194,7 +202,8 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void Product(benchmark::State& state, ggml_type type, kernels::InstructionSet set) {
+// Products from packed weights, or from the file's layout.
+void Product(benchmark::State& state, ggml_type type, kernels::InstructionSet set, bool packed) {
   const auto devices = gg::DiscoverDevices();
   if (!devices) return state.SkipWithError("no CPU backend");
   const auto kernel = kernels::MatrixKernel::Make(type, kRowWidth, set);
@@ -214,7 +223,7 @@ void Product(benchmark::State& state, ggml_type type, kernels::InstructionSet se
             rows);
   std::vector<float> our_out(rows.size() / kRowWidth * kNumRows);
   std::vector<float> ggml_out(our_out.size());
-  ours.Run(our_out);
+  ours.Run(our_out, packed);
   if (!ggml.Run()) return state.SkipWithError("ggml failed");
   ggml.Read(ggml_out);
   if (!Agree(our_out, ggml_out)) return state.SkipWithError("the results differ");
@@ -222,7 +231,7 @@ void Product(benchmark::State& state, ggml_type type, kernels::InstructionSet se
   std::vector<double> ratios;
   for (auto _ : state) {
     const double start = CpuSeconds();
-    ours.Run(our_out);
+    ours.Run(our_out, packed);
     const double middle = CpuSeconds();
     ggml.Run();
     our_times.push_back(middle - start);
@@ -238,21 +247,26 @@ void Product(benchmark::State& state, ggml_type type, kernels::InstructionSet se
 }
 
 void Register() {
-  constexpr ggml_type kTypes[] = {GGML_TYPE_Q4_K,    GGML_TYPE_Q6_K,   GGML_TYPE_Q8_0,
-                                  GGML_TYPE_Q5_K,    GGML_TYPE_IQ4_XS, GGML_TYPE_MXFP4,
-                                  GGML_TYPE_Q4_0,    GGML_TYPE_Q2_K,   GGML_TYPE_Q3_K,
-                                  GGML_TYPE_IQ2_XXS, GGML_TYPE_IQ4_NL};
+  constexpr ggml_type kTypes[] = {
+      GGML_TYPE_Q4_K,  GGML_TYPE_Q6_K,   GGML_TYPE_Q8_0,    GGML_TYPE_Q5_K,  GGML_TYPE_IQ4_XS,
+      GGML_TYPE_MXFP4, GGML_TYPE_Q4_0,   GGML_TYPE_Q4_1,    GGML_TYPE_Q5_0,  GGML_TYPE_Q5_1,
+      GGML_TYPE_Q2_K,  GGML_TYPE_Q3_K,   GGML_TYPE_IQ2_XXS, GGML_TYPE_IQ3_S, GGML_TYPE_IQ1_S,
+      GGML_TYPE_IQ1_M, GGML_TYPE_IQ4_NL, GGML_TYPE_TQ1_0,   GGML_TYPE_TQ2_0, GGML_TYPE_Q1_0,
+      GGML_TYPE_Q2_0,  GGML_TYPE_NVFP4,  GGML_TYPE_F16,     GGML_TYPE_BF16,  GGML_TYPE_F32};
   for (const ggml_type type : kTypes) {
     for (const kernels::InstructionSet set : kernels::AvailableInstructionSets()) {
-      const std::string name = "Product/" + std::string(ggml_type_name(type)) + "/" +
-                               std::string(kernels::InstructionSetName(set));
-      benchmark::RegisterBenchmark(name, Product, type, set)
-          ->Arg(1)
-          ->Arg(8)
-          ->Arg(32)
-          ->Arg(256)
-          ->UseManualTime()
-          ->Unit(benchmark::kMicrosecond);
+      for (const bool packed : {true, false}) {
+        const std::string name = "Product/" + std::string(ggml_type_name(type)) + "/" +
+                                 std::string(kernels::InstructionSetName(set)) +
+                                 (packed ? "" : "/file");
+        benchmark::RegisterBenchmark(name, Product, type, set, packed)
+            ->Arg(1)
+            ->Arg(8)
+            ->Arg(32)
+            ->Arg(256)
+            ->UseManualTime()
+            ->Unit(benchmark::kMicrosecond);
+      }
     }
   }
 }

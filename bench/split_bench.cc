@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "gg/cpu_traits.h"
 #include "gg/devices.h"
 #include "gg/handles.h"
 #include "moe/compute/device_compute.h"
@@ -177,10 +176,8 @@ int main(int argc, char** argv) {
     return compute;
   };
   const auto make_host = [&] {
-    return Value(moe::HostCompute::Make({.weights = layer.weights,
-                                         .runtime = runtime,
-                                         .target = moe::TargetId(1),
-                                         .traits = Value(gg::CpuTraits::Loaded())}));
+    return Value(moe::HostCompute::Make(
+        {.weights = layer.weights, .runtime = runtime, .target = moe::TargetId(1)}));
   };
   auto on_device = make_device();
   auto on_host = make_host();

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/log.h"
-#include "gg/cpu_traits.h"
 #include "gg/devices.h"
 #include "gg/gguf_file.h"
 #include "model/qwen35moe/directory.h"
@@ -129,13 +128,11 @@ class ForwardModel {
       }
       return {};
     }
-    auto traits = gg::CpuTraits::Loaded();
-    if (!traits) return base::Forward(traits);
-    if (options.experts == Experts::kTwoOwners) return LoadTwoOwners(options, *traits);
+    if (options.experts == Experts::kTwoOwners) return LoadTwoOwners(options);
     auto packed = PackExperts(
         options, std::vector<std::uint8_t>(weights->layers.size() * weights->num_experts, 1));
     if (!packed) return base::Forward(packed);
-    auto host = moe::HostCompute::Make({.weights = weights, .traits = *traits, .packed = *packed});
+    auto host = moe::HostCompute::Make({.weights = weights, .packed = *packed});
     if (!host) return base::Forward(host);
     backend_->SetExperts(*std::move(host));
     return {};
@@ -148,7 +145,7 @@ class ForwardModel {
     return moe::PackedExperts::Make({.weights = backend_->expert_weights().get(), .owned = owned});
   }
 
-  base::Result<void> LoadTwoOwners(const ForwardOptions& options, const gg::CpuTraits& traits) {
+  base::Result<void> LoadTwoOwners(const ForwardOptions& options) {
     auto described = model::qwen35moe::Describe(*file_);
     if (!described) return base::Forward(described);
     const moe::ModelShape& shape = described->shape;
@@ -169,7 +166,6 @@ class ForwardModel {
                                           .weights = backend_->expert_weights(),
                                           .runtime = runtime,
                                           .target = moe::TargetId(t),
-                                          .traits = traits,
                                           .packed = *packed});
       if (!host) return base::Forward(host);
       owners.push_back({moe::TargetId(t), *std::move(host)});

@@ -131,18 +131,19 @@ std::vector<float> Multiply(const moe::Projection& projection, moe::ExpertId exp
                             const std::vector<float>& vectors) {
   const std::size_t count = vectors.size() / width;
   moe::AlignedBuffer converted, panels;
-  EXPECT_TRUE(converted.Grow(count * projection.vector_bytes()));
-  EXPECT_TRUE(panels.Grow(count * projection.vector_bytes()));
+  const kernels::MatrixKernel& kernel = projection.kernel();
+  EXPECT_TRUE(converted.Grow(count * kernel.quantized_bytes()));
+  EXPECT_TRUE(panels.Grow(kernel.PanelBytes(count)));
   std::vector<const std::byte*> pointers;
   for (std::size_t v = 0; v < count; ++v) {
-    std::byte* to = converted.bytes() + v * projection.vector_bytes();
-    projection.Convert(vectors.data() + v * width, 0, width, to);
+    std::byte* to = converted.bytes() + v * kernel.quantized_bytes();
+    kernel.QuantizeRow(vectors.data() + v * width, to);
     pointers.push_back(to);
   }
-  if (projection.packed()) projection.BuildPanels(pointers.data(), count, panels.bytes());
+  kernel.BuildPanels(pointers.data(), count, panels.bytes());
   std::vector<float> products(count * num_rows);
-  projection.Multiply(expert, 0, num_rows, pointers.data(), count,
-                      projection.packed() ? panels.bytes() : nullptr, products.data(), num_rows);
+  projection.Multiply(expert, 0, num_rows, pointers.data(), count, panels.bytes(), products.data(),
+                      num_rows);
   return products;
 }
 
@@ -154,9 +155,6 @@ class RecordedBatchesTest : public testing::TestWithParam<const char*> {
     model_ = test::ForwardModel::Load(path, {.repack = moe::Repack::kOff});
     ASSERT_NE(model_, nullptr);
     weights_ = model_->backend().expert_weights();
-    auto traits = gg::CpuTraits::Loaded();
-    ASSERT_TRUE(traits) << traits.error().message;
-    traits_ = *traits;
     const std::vector<std::uint8_t> owned(weights_->layers.size() * weights_->num_experts, 1);
     auto packed = moe::PackedExperts::Make({.weights = weights_.get(), .owned = owned});
     ASSERT_TRUE(packed) << packed.error().message;
@@ -170,8 +168,7 @@ class RecordedBatchesTest : public testing::TestWithParam<const char*> {
   }
 
   std::unique_ptr<moe::HostCompute> MakeHost(std::shared_ptr<const moe::PackedExperts> packed) {
-    auto host = moe::HostCompute::Make(
-        {.weights = weights_, .traits = traits_, .packed = std::move(packed)});
+    auto host = moe::HostCompute::Make({.weights = weights_, .packed = std::move(packed)});
     EXPECT_TRUE(host) << host.error().message;
     return *std::move(host);
   }
@@ -188,7 +185,7 @@ class RecordedBatchesTest : public testing::TestWithParam<const char*> {
     return rows;
   }
 
-  // Every kernel of expert 0 of the layer in both layouts.
+  // Every kernel of expert 0 of the layer, in both layouts with the same bits.
   void CheckKernels(const RecordedBatch& recorded) const {
     const moe::LayerId layer = recorded.shape.layer;
     const moe::LayerWeights& weights = weights_->layers[layer.index()];
@@ -208,14 +205,13 @@ class RecordedBatchesTest : public testing::TestWithParam<const char*> {
                            const moe::PackedExperts::Matrix& packed_matrix,
                            const std::vector<float>& vectors, const std::vector<float>& exact) {
       const double ggmls = moe::Nmse(node.Multiply(matrix, kFirst, vectors), exact);
-      const auto mapped = moe::Projection::Mapped(traits_, matrix, 0);
+      const auto mapped = moe::Projection::Mapped(matrix, 0);
       ASSERT_TRUE(mapped) << mapped.error().message;
-      for (const auto& projection :
-           {*mapped, moe::Projection::Packed(*packed, packed_matrix, matrix)}) {
-        const auto ours = Multiply(projection, kFirst, matrix.num_rows, matrix.row_width, vectors);
-        EXPECT_LE(moe::Nmse(ours, exact), kAllowed * ggmls)
-            << matrix.tensor << (projection.packed() ? ", packed" : ", mapped");
-      }
+      const auto from_file = Multiply(*mapped, kFirst, matrix.num_rows, matrix.row_width, vectors);
+      EXPECT_LE(moe::Nmse(from_file, exact), kAllowed * ggmls) << matrix.tensor;
+      const auto from_packed = Multiply(moe::Projection::Packed(*packed, packed_matrix, matrix),
+                                        kFirst, matrix.num_rows, matrix.row_width, vectors);
+      EXPECT_EQ(from_file, from_packed) << matrix.tensor;
     };
     check(weights.gate, packed->gate, rows, exact_gate);
     check(*weights.up, packed->up, rows, exact_up);
@@ -224,7 +220,6 @@ class RecordedBatchesTest : public testing::TestWithParam<const char*> {
 
   std::unique_ptr<test::ForwardModel> model_;
   std::shared_ptr<const moe::ExpertWeights> weights_;
-  gg::CpuTraits traits_ = gg::CpuTraits::Portable();
   std::shared_ptr<const moe::PackedExperts> packed_;
   std::unique_ptr<DecodedExperts> decoded_;
   std::vector<RecordedBatch> batches_;  // one a layer

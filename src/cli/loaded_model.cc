@@ -62,8 +62,7 @@ void AddRunOptions(CLI::App& app, std::uint32_t& threads, PlacementOptions& plac
                  "layout of the weights that the CPU computes with. auto: at load, what fits in "
                  "free memory is copied into a layout that computes faster; the file's pages are "
                  "given back. off: weights are used where the file is mapped, read when they are "
-                 "needed, as suits a model larger than memory. Numbers of the two differ by "
-                 "rounding")
+                 "needed, as suits a model larger than memory. The numbers are the same")
       ->type_name("auto|off")
       ->check(CLI::IsMember({"auto", "off"}).description(""))
       ->capture_default_str();
@@ -116,8 +115,6 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
 
   std::vector<gg::Device> owners;
   for (const gg::Device* device : *devices) owners.push_back(*device);
-  auto traits = gg::CpuTraits::Loaded();
-  if (!traits) return base::Forward(traits);
   moe::ExpertLoadRequest request{.config = &placement_.config,
                                  .shape = &placement_.description.shape,
                                  .hotness = &placement_.hotness,
@@ -126,7 +123,6 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
                                  .file = &placement_.file,
                                  .weights = backend_->expert_weights(),
                                  .devices = std::move(owners),
-                                 .traits = *traits,
                                  .max_rows = options.batch_rows,
                                  .repack = repack,
                                  .pack_threads = threads,

@@ -36,12 +36,9 @@ class Meter {
   base::Result<moe::TargetSpeed> SpeedOf(const gg::Device& device) {
     const std::string key = Key(device);
     if (const auto known = cache_.Find(key)) return *known;
-    auto traits = gg::CpuTraits::Loaded();
-    if (!traits) return base::Forward(traits);
     auto measured = moe::MeasureSpeed({.shape = &request_.model->shape,
                                        .weights = Weights(),
                                        .device = device,
-                                       .traits = *traits,
                                        .repack = request_.repack,
                                        .num_threads = threads_,
                                        .prompt_rows = request_.prompt_rows});

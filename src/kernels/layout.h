@@ -13,11 +13,15 @@
 //   8 units, each its planes: high bits first
 // Weights are stored unsigned, with the type's offset added.
 //
-// Slabs of 32-column blocks: scales of all blocks (float16[] or exponent uint8[], rounded up to 64
-// bytes), then each block's plane.
+// Slabs of 32-column blocks: scales of all blocks (of each: float16[] or exponent uint8[], one or
+// two; then float16 mins[], types that have them), rounded up to 64 bytes; then each block's
+// planes.
+//
+// Strips of floats: the elements as they are, [row_width columns, 16 rows].
 //
 // Quantised activation rows are words of 4 bytes; a panel of T rows holds word w of row t at
-// [w * T + t]. q is int8 x 4. What depends on sums alone is computed once, when quantising.
+// [w * T + t]. q is int8 x 4. What depends on sums alone is computed once, when quantising. Rows
+// for strips of floats are floats.
 #pragma once
 
 #include <cstddef>
@@ -46,10 +50,13 @@ inline constexpr int kWords = kQ + 64;
 // Words of 32 activations.
 namespace block32 {
 inline constexpr int kScale = 0;        // float
-inline constexpr int kMinus128Sum = 1;  // int32
-inline constexpr int kMinus12Sum = 2;   // int32
-inline constexpr int kMinus8Sum = 3;    // int32
-inline constexpr int kQ = 4;            // 8 x 4 int8
+inline constexpr int kSum = 1;          // float
+inline constexpr int kMinus128Sum = 2;  // int32, as those that follow
+inline constexpr int kMinus16Sum = 3;
+inline constexpr int kMinus12Sum = 4;
+inline constexpr int kMinus8Sum = 5;
+inline constexpr int kMinus12Sum16 = 6;  // 2 x: of 16
+inline constexpr int kQ = 8;             // 8 x 4 int8
 inline constexpr int kWords = kQ + 8;
 }  // namespace block32
 
@@ -76,18 +83,23 @@ inline constexpr SlabLayout kQ6K{2, false, (2 + 4) * kGroupBytes};
 inline constexpr SlabLayout kQ3K{2, false, (1 + 2) * kGroupBytes};
 inline constexpr SlabLayout kQ2K{2, true, 2 * kGroupBytes};
 inline constexpr SlabLayout kIq4Xs{1, false, 4 * kGroupBytes};
-inline constexpr SlabLayout kIq2Xxs{1, false, (1 + 2) * kGroupBytes};
-inline constexpr SlabLayout kIq2Xs{2, false, (1 + 2) * kGroupBytes};  // IQ2_S as well
-inline constexpr SlabLayout kIq3{1, false, 4 * kGroupBytes};          // IQ3_XXS, IQ3_S
+inline constexpr SlabLayout kIq2Xxs{1, false, (1 + 2) * kGroupBytes};  // IQ1_S as well
+inline constexpr SlabLayout kIq2Xs{2, false, (1 + 2) * kGroupBytes};   // IQ2_S, IQ1_M as well
+inline constexpr SlabLayout kIq3{1, false, 4 * kGroupBytes};           // IQ3_XXS, IQ3_S
+inline constexpr SlabLayout kTernary{1, false, 2 * kGroupBytes};       // TQ1_0, TQ2_0
 
 // What a block of 32 columns of a strip consists of.
 struct BlockLayout {
   std::size_t scale_bytes = 2;  // of one row's scale
   std::size_t plane_bytes = 0;
+  std::size_t scales_per_block = 1;
+  bool has_mins = false;
 
+  constexpr std::size_t block_scales_bytes() const {
+    return kStripRows * (scales_per_block * scale_bytes + (has_mins ? 2 : 0));
+  }
   constexpr std::size_t scales_bytes(std::size_t num_blocks) const {
-    const std::size_t bytes = num_blocks * kStripRows * scale_bytes;
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return (num_blocks * block_scales_bytes() + kAlignment - 1) / kAlignment * kAlignment;
   }
   constexpr std::size_t slab_bytes(std::size_t num_blocks) const {
     return scales_bytes(num_blocks) + num_blocks * plane_bytes;
@@ -100,7 +112,13 @@ struct BlockLayout {
 
 inline constexpr BlockLayout kQ80{2, 8 * kGroupBytes};
 inline constexpr BlockLayout kQ40{2, 4 * kGroupBytes};
+inline constexpr BlockLayout kQ41{2, 4 * kGroupBytes, 1, true};
+inline constexpr BlockLayout kQ50{2, (1 + 4) * kGroupBytes};
+inline constexpr BlockLayout kQ51{2, (1 + 4) * kGroupBytes, 1, true};
 inline constexpr BlockLayout kMxfp4{1, 4 * kGroupBytes};
+inline constexpr BlockLayout kNvfp4{2, 4 * kGroupBytes, 2};
 inline constexpr BlockLayout kIq4Nl{2, 4 * kGroupBytes};
+inline constexpr BlockLayout kQ20{2, 2 * kGroupBytes};
+inline constexpr BlockLayout kQ10{2, kGroupBytes};
 
 }  // namespace kernels

@@ -1,177 +1,171 @@
-// Packing of the K quantisations: 256 columns a block, sub-blocks of 32 or 16 with scales.
-#include <algorithm>
+// Q2_K, Q3_K, Q4_K, Q5_K, Q6_K: packing. 256 columns a block, sub-blocks of 32 or 16 with scales.
+#include "kernels/strips.h"
 
-#include "kernels/pack.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/pack_k_quants.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/pack-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kernels {
+namespace HWY_NAMESPACE {
+
+// The 6-bit scales and mins of Q4_K and Q5_K: 12 bytes. Those of sub-blocks 4.. have their upper
+// bits above the first ones.
+HWY_INLINE void PackScalesAndMins(const FileRows& rows, std::size_t offset, const Slab& slab) {
+  const VU32 first = rows.Word(offset);
+  const VU32 second = rows.Word(offset + 4);
+  const VU32 third = rows.Word(offset + 8);
+  const auto high = [](VU32 word) { return Bits(hn::ShiftRight<2>(word), 0x30303030); };
+  const VU32 scales[] = {Bits(first, 0x3f3f3f3f), hn::Or(Bits(third, 0x0f0f0f0f), high(first))};
+  const VU32 mins[] = {Bits(second, 0x3f3f3f3f),
+                       hn::Or(Bits(hn::ShiftRight<4>(third), 0x0f0f0f0f), high(second))};
+  for (std::size_t i = 0; i < 8; ++i) slab.StoreScale(i, Right(scales[i / 4], 8 * (i % 4)));
+  for (std::size_t i = 0; i < 4; ++i) {
+    const VU32 pair = Right(mins[i / 2], 16 * (i % 2));
+    slab.StoreMins(i, ByteOf<0>(pair), ByteOf<1>(pair));
+  }
+}
+
+// float16 d, dmin; 12 bytes of scales and mins; 128 of codes: of each 32 the lower bits are a unit,
+// the upper ones the next.
+void Q4K(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, std::size_t row_width,
+         std::byte* packed) {
+  PackSlabs(kQ4K, 144, rows, num_rows, row_bytes, row_width, packed,
+            [](const FileRows& block, const Slab& slab) {
+              slab.StoreScaleAndMin(block.Word(0));
+              PackScalesAndMins(block, 4, slab);
+              for (std::size_t unit = 0; unit < kUnits; unit += 2) {
+                StoreFourBitHalves<4>(block, 16 + 16 * unit, slab.Planes(unit),
+                                      slab.Planes(unit + 1));
+              }
+            });
+}
+
+// As Q4_K, with 32 bytes before the codes: bit u of each is the fifth bit of unit u.
+void Q5K(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, std::size_t row_width,
+         std::byte* packed) {
+  PackSlabs(kQ5K, 176, rows, num_rows, row_bytes, row_width, packed,
+            [](const FileRows& block, const Slab& slab) {
+              slab.StoreScaleAndMin(block.Word(0));
+              PackScalesAndMins(block, 4, slab);
+              UnitCodes high;
+              for (std::size_t i = 0; i < 8; ++i) high.group[i] = block.Word(16 + 4 * i);
+              for (std::size_t unit = 0; unit < kUnits; ++unit) {
+                StoreOneBits(high, unit, slab.Planes(unit));
+              }
+              for (std::size_t unit = 0; unit < kUnits; unit += 2) {
+                StoreFourBitHalves<4>(block, 48 + 16 * unit, slab.Planes(unit).At(kGroupBytes),
+                                      slab.Planes(unit + 1).At(kGroupBytes));
+              }
+            });
+}
+
+// 128 bytes of lower bits, 64 of upper ones, 16 scales, d. Of either half, 128 columns: 64 bytes
+// whose lower bits are units 0 and 1, the upper ones units 2 and 3.
+void Q6K(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, std::size_t row_width,
+         std::byte* packed) {
+  PackSlabs(kQ6K, 210, rows, num_rows, row_bytes, row_width, packed,
+            [](const FileRows& block, const Slab& slab) {
+              slab.StoreD(hn::ShiftRight<16>(block.Word(206)));
+              for (std::size_t i = 0; i < 16; i += 4) {
+                const VU32 scales = block.Word(192 + i);
+                for (std::size_t k = 0; k < 4; ++k) slab.StoreScale(i + k, Right(scales, 8 * k));
+              }
+              for (std::size_t half = 0; half < 2; ++half) {
+                UnitCodes high;
+                for (std::size_t i = 0; i < 8; ++i) {
+                  high.group[i] = block.Word(128 + half * 32 + 4 * i);
+                }
+                for (std::size_t part = 0; part < 4; ++part) {
+                  StoreTwoBits(high, 2 * part, slab.Planes(4 * half + part));
+                }
+                for (std::size_t part = 0; part < 2; ++part) {
+                  StoreFourBitHalves<4>(block, half * 64 + part * 32,
+                                        slab.Planes(4 * half + part).At(2 * kGroupBytes),
+                                        slab.Planes(4 * half + part + 2).At(2 * kGroupBytes));
+                }
+              }
+            });
+}
+
+// 32 bytes of high bits, one a unit; 64 of low bits; 12 of scales; d. Scale i of 16 has its lower
+// four bits in one of the first 8 bytes, and two in the last four.
+void Q3K(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, std::size_t row_width,
+         std::byte* packed) {
+  PackSlabs(kQ3K, 110, rows, num_rows, row_bytes, row_width, packed,
+            [](const FileRows& block, const Slab& slab) {
+              slab.StoreD(hn::ShiftRight<16>(block.Word(106)));
+              const VU32 low[] = {block.Word(96), block.Word(100)};
+              const VU32 high = block.Word(104);
+              for (std::size_t i = 0; i < 16; i += 4) {
+                const VU32 four = hn::Or(Bits(Right(low[i / 4 % 2], i < 8 ? 0 : 4), 0x0f0f0f0f),
+                                         hn::ShiftLeft<4>(Bits(Right(high, i / 2), 0x03030303)));
+                for (std::size_t k = 0; k < 4; ++k) {
+                  slab.StoreScale(i + k,
+                                  hn::Sub(Bits(Right(four, 8 * k), 0xff), hn::Set(U32(), 32)));
+                }
+              }
+              UnitCodes ones;
+              for (std::size_t i = 0; i < 8; ++i) ones.group[i] = block.Word(4 * i);
+              for (std::size_t half = 0; half < 2; ++half) {
+                UnitCodes twos;
+                for (std::size_t i = 0; i < 8; ++i) {
+                  twos.group[i] = block.Word(32 + half * 32 + 4 * i);
+                }
+                for (std::size_t part = 0; part < 4; ++part) {
+                  const std::size_t unit = 4 * half + part;
+                  StoreOneBits(ones, unit, slab.Planes(unit));
+                  StoreTwoBits(twos, 2 * part, slab.Planes(unit).At(kGroupBytes));
+                }
+              }
+            });
+}
+
+// 16 bytes of a scale and a min each, 64 of codes, d, dmin.
+void Q2K(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, std::size_t row_width,
+         std::byte* packed) {
+  PackSlabs(kQ2K, 84, rows, num_rows, row_bytes, row_width, packed,
+            [](const FileRows& block, const Slab& slab) {
+              slab.StoreScaleAndMin(block.Word(80));
+              for (std::size_t i = 0; i < 16; i += 4) {
+                const VU32 four = block.Word(i);
+                for (std::size_t k = 0; k < 4; ++k) {
+                  slab.StoreScale(i + k, Bits(Right(four, 8 * k), 0x0f));
+                }
+                for (std::size_t k = 0; k < 2; ++k) {
+                  const VU32 mins = Bits(Right(four, 16 * k + 4), 0x0f0f);
+                  slab.StoreMins(i / 2 + k, ByteOf<0>(mins), ByteOf<1>(mins));
+                }
+              }
+              for (std::size_t half = 0; half < 2; ++half) {
+                UnitCodes codes;
+                for (std::size_t i = 0; i < 8; ++i) {
+                  codes.group[i] = block.Word(16 + half * 32 + 4 * i);
+                }
+                for (std::size_t part = 0; part < 4; ++part) {
+                  StoreTwoBits(codes, 2 * part, slab.Planes(4 * half + part));
+                }
+              }
+            });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "kernels/for_instruction_set.h"
 
 namespace kernels {
-namespace {
 
-struct BlockQ4K {
-  std::uint16_t d, dmin;
-  std::uint8_t scales[12];
-  std::uint8_t qs[128];
-};
-struct BlockQ5K {
-  std::uint16_t d, dmin;
-  std::uint8_t scales[12];
-  std::uint8_t qh[32];
-  std::uint8_t qs[128];
-};
-struct BlockQ6K {
-  std::uint8_t ql[128];
-  std::uint8_t qh[64];
-  std::int8_t scales[16];
-  std::uint16_t d;
-};
-struct BlockQ3K {
-  std::uint8_t hmask[32];
-  std::uint8_t qs[64];
-  std::uint8_t scales[12];
-  std::uint16_t d;
-};
-struct BlockQ2K {
-  std::uint8_t scales[16];
-  std::uint8_t qs[64];
-  std::uint16_t d, dmin;
-};
-static_assert(sizeof(BlockQ4K) == 144 && sizeof(BlockQ5K) == 176 && sizeof(BlockQ6K) == 210 &&
-              sizeof(BlockQ3K) == 110 && sizeof(BlockQ2K) == 84);
-
-void StoreHalves(std::uint16_t d, std::uint16_t dmin, std::size_t row, std::byte* slab) {
-  std::memcpy(slab + 2 * row, &d, 2);
-  std::memcpy(slab + 2 * (kStripRows + row), &dmin, 2);
-}
-
-void StoreScale(const SlabLayout& layout, std::size_t index, std::size_t row, unsigned scale,
-                std::byte* slab) {
-  slab[layout.scales_offset() + index * kStripRows + row] = static_cast<std::byte>(scale);
-}
-
-// Mins of sub-blocks 2i and 2i + 1 of a row lie beside each other.
-void StoreMin(const SlabLayout& layout, std::size_t index, std::size_t row, unsigned min,
-              std::byte* slab) {
-  slab[layout.mins_offset() + index / 2 * 2 * kStripRows + 2 * row + index % 2] =
-      static_cast<std::byte>(min);
-}
-
-// The 6-bit scales and mins of Q4_K and Q5_K.
-void StoreScalesAndMins(const SlabLayout& layout, const std::uint8_t* packed, std::size_t row,
-                        std::byte* slab) {
-  for (std::size_t i = 0; i < 4; ++i) {
-    StoreScale(layout, i, row, packed[i] & 63u, slab);
-    StoreMin(layout, i, row, packed[i + 4] & 63u, slab);
-    StoreScale(layout, i + 4, row, (packed[i + 8] & 15u) | ((packed[i] >> 6) << 4), slab);
-    StoreMin(layout, i + 4, row,
-             (static_cast<unsigned>(packed[i + 8]) >> 4) | ((packed[i + 4] >> 6) << 4), slab);
-  }
-}
-
-std::byte* PlanesOf(const SlabLayout& layout, std::size_t unit, std::size_t row, std::byte* slab) {
-  return slab + layout.planes_offset() + unit * layout.unit_bytes + 4 * row;
-}
-
-void FillQ4K(const BlockQ4K& block, std::size_t row, std::byte* slab) {
-  StoreHalves(block.d, block.dmin, row, slab);
-  StoreScalesAndMins(kQ4K, block.scales, row, slab);
-  for (std::size_t unit = 0; unit < kUnits; unit += 2) {
-    StoreFourBitHalves<4>(block.qs + 16 * unit, PlanesOf(kQ4K, unit, row, slab),
-                          PlanesOf(kQ4K, unit + 1, row, slab));
-  }
-}
-
-void FillQ5K(const BlockQ5K& block, std::size_t row, std::byte* slab) {
-  StoreHalves(block.d, block.dmin, row, slab);
-  StoreScalesAndMins(kQ5K, block.scales, row, slab);
-  for (std::size_t unit = 0; unit < kUnits; ++unit) {
-    UnitCodes high;
-    for (std::size_t i = 0; i < 8; ++i) high[i] = LoadWord(block.qh + 4 * i) >> unit;
-    StoreOneBits(high, 0, PlanesOf(kQ5K, unit, row, slab));
-  }
-  for (std::size_t unit = 0; unit < kUnits; unit += 2) {
-    StoreFourBitHalves<4>(block.qs + 16 * unit, PlanesOf(kQ5K, unit, row, slab) + kGroupBytes,
-                          PlanesOf(kQ5K, unit + 1, row, slab) + kGroupBytes);
-  }
-}
-
-void FillQ6K(const BlockQ6K& block, std::size_t row, std::byte* slab) {
-  StoreHalves(block.d, 0, row, slab);
-  for (std::size_t i = 0; i < 16; ++i) {
-    StoreScale(kQ6K, i, row, static_cast<std::uint8_t>(block.scales[i]), slab);
-  }
-  for (std::size_t unit = 0; unit < kUnits; ++unit) {
-    const std::size_t half = unit / 4;  // 128 columns
-    const std::size_t part = unit % 4;
-    UnitCodes high;
-    for (std::size_t i = 0; i < 8; ++i) {
-      high[i] = LoadWord(block.qh + half * 32 + 4 * i) >> (2 * part);
-    }
-    std::byte* planes = PlanesOf(kQ6K, unit, row, slab);
-    StoreTwoBits(high, 0, planes);
-    if (part >= 2) continue;
-    StoreFourBitHalves<4>(block.ql + half * 64 + part * 32, planes + 2 * kGroupBytes,
-                          planes + 2 * (kQ6K.unit_bytes + kGroupBytes));
-  }
-}
-
-void FillQ3K(const BlockQ3K& block, std::size_t row, std::byte* slab) {
-  StoreHalves(block.d, 0, row, slab);
-  for (std::size_t i = 0; i < 16; ++i) {
-    const unsigned low = i < 8 ? block.scales[i] & 15u : unsigned{block.scales[i - 8]} >> 4;
-    const unsigned high = (unsigned{block.scales[8 + i % 4]} >> (2 * (i / 4))) & 3u;
-    StoreScale(kQ3K, i, row, (low | high << 4) - 32u, slab);
-  }
-  for (std::size_t unit = 0; unit < kUnits; ++unit) {
-    UnitCodes low, high;
-    for (std::size_t i = 0; i < 8; ++i) {
-      low[i] = LoadWord(block.qs + unit / 4 * 32 + 4 * i) >> (2 * (unit % 4));
-      high[i] = LoadWord(block.hmask + 4 * i) >> unit;
-    }
-    std::byte* planes = PlanesOf(kQ3K, unit, row, slab);
-    StoreOneBits(high, 0, planes);
-    StoreTwoBits(low, 0, planes + kGroupBytes);
-  }
-}
-
-void FillQ2K(const BlockQ2K& block, std::size_t row, std::byte* slab) {
-  StoreHalves(block.d, block.dmin, row, slab);
-  for (std::size_t i = 0; i < 16; ++i) {
-    StoreScale(kQ2K, i, row, block.scales[i] & 15u, slab);
-    StoreMin(kQ2K, i, row, unsigned{block.scales[i]} >> 4, slab);
-  }
-  for (std::size_t unit = 0; unit < kUnits; ++unit) {
-    UnitCodes codes;
-    for (std::size_t i = 0; i < 8; ++i) {
-      codes[i] = LoadWord(block.qs + unit / 4 * 32 + 4 * i) >> (2 * (unit % 4));
-    }
-    StoreTwoBits(codes, 0, PlanesOf(kQ2K, unit, row, slab));
-  }
-}
-
-}  // namespace
-
-void PackQ4K(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
-             std::byte* packed) {
-  PackSlabs<BlockQ4K>(rows, num_rows, row_width, kQ4K.bytes(), packed, FillQ4K);
-}
-
-void PackQ5K(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
-             std::byte* packed) {
-  PackSlabs<BlockQ5K>(rows, num_rows, row_width, kQ5K.bytes(), packed, FillQ5K);
-}
-
-void PackQ6K(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
-             std::byte* packed) {
-  PackSlabs<BlockQ6K>(rows, num_rows, row_width, kQ6K.bytes(), packed, FillQ6K);
-}
-
-void PackQ3K(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
-             std::byte* packed) {
-  PackSlabs<BlockQ3K>(rows, num_rows, row_width, kQ3K.bytes(), packed, FillQ3K);
-}
-
-void PackQ2K(const std::byte* rows, std::size_t num_rows, std::size_t row_width,
-             std::byte* packed) {
-  PackSlabs<BlockQ2K>(rows, num_rows, row_width, kQ2K.bytes(), packed, FillQ2K);
-}
+PackStripFunction PackQ4K(InstructionSet set) { return ES_KERNELS_FOR(set, Q4K); }
+PackStripFunction PackQ5K(InstructionSet set) { return ES_KERNELS_FOR(set, Q5K); }
+PackStripFunction PackQ6K(InstructionSet set) { return ES_KERNELS_FOR(set, Q6K); }
+PackStripFunction PackQ3K(InstructionSet set) { return ES_KERNELS_FOR(set, Q3K); }
+PackStripFunction PackQ2K(InstructionSet set) { return ES_KERNELS_FOR(set, Q2K); }
 
 }  // namespace kernels
+#endif  // HWY_ONCE

@@ -1,4 +1,4 @@
-// Activation rows to int8 with scales.
+// Activation rows to int8 with scales, or rounded to floats of 16 bits.
 #include "kernels/strips.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -8,6 +8,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "kernels/vector-inl.h"
@@ -82,11 +83,55 @@ void Row32(const float* in, std::size_t row_width, std::int32_t* out) {
   using namespace block32;
   for (std::size_t i = 0; i < row_width; i += kUnitColumns, out += kWords) {
     out[kScale] = std::bit_cast<std::int32_t>(QuantizeBlock(in + i, kUnitColumns, out + kQ));
-    const std::int32_t sum = SumBytes(out + kQ, 8);
+    const std::int32_t halves[] = {SumBytes(out + kQ, 4), SumBytes(out + kQ + 4, 4)};
+    const std::int32_t sum = halves[0] + halves[1];
+    out[kSum] = std::bit_cast<std::int32_t>(static_cast<float>(sum));
     out[kMinus128Sum] = -128 * sum;
+    out[kMinus16Sum] = -16 * sum;
     out[kMinus12Sum] = -12 * sum;
     out[kMinus8Sum] = -8 * sum;
+    out[kMinus12Sum16] = -12 * halves[0];
+    out[kMinus12Sum16 + 1] = -12 * halves[1];
   }
+}
+
+// Applies `round` to vectors of floats.
+template <class Round>
+HWY_INLINE void RoundRow(const float* in, std::size_t row_width, std::int32_t* out, Round round) {
+  const hn::CappedTag<float, 16> df;
+  const std::size_t lanes = hn::Lanes(df);
+  auto* floats = reinterpret_cast<float*>(out);
+  std::size_t i = 0;
+  for (; i + lanes <= row_width; i += lanes) {
+    hn::StoreU(round(df, hn::LoadU(df, in + i)), df, floats + i);
+  }
+  const std::size_t rest = row_width - i;
+  if (rest != 0) hn::StoreN(round(df, hn::LoadN(df, in + i, rest)), df, floats + i, rest);
+}
+
+// To nearest, ties to even; what is too large becomes infinite; NaN stays NaN.
+void Float16Row(const float* in, std::size_t row_width, std::int32_t* out) {
+  RoundRow(in, row_width, out, [](auto df, auto values) {
+    constexpr float kTooLarge = 65520.0f;  // halfway beyond the largest
+    const hn::Rebind<hwy::float16_t, decltype(df)> d16;
+    const auto rounded = hn::PromoteTo(df, hn::DemoteTo(d16, values));
+    const auto infinite = hn::CopySign(hn::Inf(df), values);
+    // Not less: NaN as well.
+    const auto in_range = hn::Lt(hn::Abs(values), hn::Set(df, kTooLarge));
+    return hn::IfThenElse(in_range, rounded, hn::IfThenElse(hn::IsNaN(values), values, infinite));
+  });
+}
+
+// To nearest, ties to even; NaN stays NaN.
+void Bfloat16Row(const float* in, std::size_t row_width, std::int32_t* out) {
+  RoundRow(in, row_width, out, [](auto df, auto values) {
+    const hn::RebindToUnsigned<decltype(df)> du;
+    const auto bits = hn::BitCast(du, values);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
+    const auto upper = hn::And(rounded, hn::Set(du, 0xffff0000));
+    return hn::IfThenElse(hn::IsNaN(values), values, hn::BitCast(df, upper));
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -100,6 +145,15 @@ namespace kernels {
 
 QuantizeFunction Quantize256(InstructionSet set) { return ES_KERNELS_FOR(set, Row256); }
 QuantizeFunction Quantize32(InstructionSet set) { return ES_KERNELS_FOR(set, Row32); }
+
+QuantizeFunction RoundToFloat16(InstructionSet set) { return ES_KERNELS_FOR(set, Float16Row); }
+QuantizeFunction RoundToBfloat16(InstructionSet set) { return ES_KERNELS_FOR(set, Bfloat16Row); }
+
+QuantizeFunction KeepFloats() {
+  return [](const float* in, std::size_t row_width, std::int32_t* out) {
+    std::memcpy(out, in, row_width * sizeof(float));
+  };
+}
 
 }  // namespace kernels
 #endif  // HWY_ONCE

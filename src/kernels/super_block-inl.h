@@ -4,7 +4,8 @@
 //   kLayout                      its SlabLayout
 //   kMaxWeight, kMagnitude       bounds of the unsigned weights, and with their offset taken away
 //   kSumsWord, kColumnsPerSum    what the weights' offset takes: a word of the panel for so many
-//                                columns (16: made of kMinus32Sum8); kSumsWord < 0 for none
+//                                columns (kMinus128Sum32 for 16 or 8: made of kMinus32Sum8);
+//                                kSumsWord < 0 for none
 //   kFactor                      weights are this many times the type's own
 //   Format()                     loads tables, if any
 //   Weights<k>(planes, row)      group k of a unit
@@ -49,11 +50,14 @@ template <class Format, int T>
 HWY_INLINE void StartRows(const std::int32_t* panel, std::size_t unit, int k, VI32* acc) {
   HWY_UNROLL(12)
   for (int t = 0; t < T; ++t) {
-    if constexpr (Scaling<Format>::kStartsWithOffset && Format::kColumnsPerSum == 16) {
+    if constexpr (Scaling<Format>::kStartsWithOffset &&
+                  Format::kSumsWord == block256::kMinus128Sum32 && Format::kColumnsPerSum < 32) {
       // Of -32 x sums of 8.
       const std::int32_t* sums = panel + (block256::kMinus32Sum8 + 4 * unit) * T + t;
       const std::int32_t* first = sums + k / 2 * T;
-      acc[t] = hn::ShiftLeft<2>(hn::Add(Broadcast(first), Broadcast(first + T)));
+      VI32 sum = Broadcast(first);
+      if constexpr (Format::kColumnsPerSum == 16) sum = hn::Add(sum, Broadcast(first + T));
+      acc[t] = hn::ShiftLeft<2>(sum);
     } else if constexpr (Scaling<Format>::kStartsWithOffset) {
       constexpr std::size_t kPerUnit = kUnitColumns / Format::kColumnsPerSum;
       const std::size_t sum =
@@ -170,12 +174,11 @@ HWY_INLINE void MultiplySlab(const Format& format, const std::uint8_t* slab, std
 // A StripFunction for panels of T rows.
 template <class Format, int T>
 HWY_NOINLINE void MultiplyStrip(const std::byte* strip, std::size_t row_width,
-                                const std::int32_t* panel, float* out) {
+                                const std::int32_t* panel, float* sums) {
   const Format format;
   for (std::size_t row = 0; row < kStripRows; row += kLanes) {
     VF32 totals[T];
-    HWY_UNROLL(12)
-    for (int t = 0; t < T; ++t) totals[t] = hn::Zero(F32());
+    LoadTotals<T>(sums, row, totals);
     const auto* slab = reinterpret_cast<const std::uint8_t*>(strip);
     const std::int32_t* words = panel;
     for (std::size_t i = 0; i < row_width / kSlabColumns; ++i) {
@@ -183,10 +186,7 @@ HWY_NOINLINE void MultiplyStrip(const std::byte* strip, std::size_t row_width,
       slab += Format::kLayout.bytes();
       words += block256::kWords * T;
     }
-    HWY_UNROLL(12)
-    for (int t = 0; t < T; ++t) {
-      hn::StoreU(totals[t], F32(), out + static_cast<std::size_t>(t) * kStripRows + row);
-    }
+    StoreTotals<T>(totals, row, sums);
   }
 }
 

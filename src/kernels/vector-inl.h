@@ -177,6 +177,22 @@ HWY_INLINE VI32 ScaleFor(VI32 scale) {
   return scale;
 }
 
+// The sums of kLanes rows and T activation rows, [T, kStripRows].
+template <int T>
+HWY_INLINE void LoadTotals(const float* sums, std::size_t row, VF32* totals) {
+  HWY_UNROLL(12)
+  for (int t = 0; t < T; ++t) {
+    totals[t] = hn::LoadU(F32(), sums + static_cast<std::size_t>(t) * kStripRows + row);
+  }
+}
+template <int T>
+HWY_INLINE void StoreTotals(const VF32* totals, std::size_t row, float* sums) {
+  HWY_UNROLL(12)
+  for (int t = 0; t < T; ++t) {
+    hn::StoreU(totals[t], F32(), sums + static_cast<std::size_t>(t) * kStripRows + row);
+  }
+}
+
 HWY_INLINE VI32 Broadcast(const std::int32_t* word) { return hn::Set(I32(), *word); }
 HWY_INLINE VF32 BroadcastFloat(const std::int32_t* word) {
   return hn::BitCast(F32(), hn::Set(I32(), *word));

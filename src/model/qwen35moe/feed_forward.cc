@@ -30,8 +30,8 @@ Routing BuildRouter(GraphBuild& build, std::size_t layer, ggml_tensor* x) {
   ggml_context* c = build.context;
   const Hparams& h = build.hparams();
   const std::int64_t rows = x->ne[1];
-  ggml_tensor* router = build.sources->weights->layers()[layer].router;
-  ggml_tensor* probabilities = ggml_soft_max(c, ggml_mul_mat(c, router, x));
+  const Linear& router = build.sources->weights->layers()[layer].router;
+  ggml_tensor* probabilities = ggml_soft_max(c, ApplyLinear(build, router, x));
   ggml_tensor* ids = BuildChoice(build, layer, probabilities);
   ggml_tensor* weights =
       ggml_get_rows(c, ggml_reshape_3d(c, probabilities, 1, h.num_experts, rows), ids);

@@ -26,8 +26,10 @@ const PackedLinear* PackedLinears::Add(const gg::GgufTensor& tensor) {
   ES_CHECK(Supports(tensor) && memory_.data() == nullptr);
   auto kernel = kernels::MatrixKernel::Make(tensor.type, tensor.shape[0]);
   ES_CHECK(kernel.has_value());
-  Entry& entry = matrices_.emplace_back(
-      Entry{.linear = {.kernel = *kernel, .num_outputs = tensor.shape[1]}, .source = &tensor});
+  Entry& entry = matrices_.emplace_back(Entry{.linear = {.kernel = *kernel,
+                                                         .num_outputs = tensor.shape[1],
+                                                         .file = file_->Data(tensor).data()},
+                                              .source = &tensor});
   entry.offset = total_bytes_;
   total_bytes_ += entry.linear.bytes();
   return &entry.linear;

@@ -1,7 +1,8 @@
-// Quantised matrices of the dense part in the layout of kernels::MatrixKernel.
+// Matrices of the dense part that kernels::MatrixKernel multiplies on the CPU.
 //
-// They lie one after the other in memory of their own, packed once at load. Immutable after Pack;
-// any thread.
+// Packed at load they lie one after the other in memory of their own; until then, or where there is
+// no memory for that, they are used where the file is mapped, with the same results. Immutable
+// after Pack; any thread.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +23,7 @@ namespace model::qwen35moe {
 struct PackedLinear {
   kernels::MatrixKernel kernel;
   std::size_t num_outputs = 0;
+  const std::byte* file = nullptr;    // [num_outputs] rows as the file has them
   const std::byte* packed = nullptr;  // [num_strips(), kernel.strip_bytes()]; set by Pack
 
   std::size_t num_strips() const { return kernels::MatrixKernel::NumStrips(num_outputs); }
@@ -41,7 +43,7 @@ struct PackOptions {
 // Owns packed matrices. Collects them first (Add), then packs all at once.
 class PackedLinears {
  public:
-  // `file` must outlive the call of Pack.
+  // `file` must outlive the matrices as long as they are not packed.
   explicit PackedLinears(const gg::GgufFile& file) : file_(&file) {}
 
   // Whether `tensor` is a matrix of a type and width that can be packed.
@@ -50,8 +52,9 @@ class PackedLinears {
   // one after the other. Precondition: Supports(tensor); not after Pack.
   const PackedLinear* Add(const gg::GgufTensor& tensor);
 
-  // What Pack takes, or took.
+  // What Pack takes or, where packed(), took.
   base::Bytes bytes() const { return base::Bytes(total_bytes_); }
+  bool packed() const { return memory_.data() != nullptr; }
   std::size_t size() const { return matrices_.size(); }
 
   // Packs everything and gives the mapped pages of the packed tensors back to the kernel. Once.

@@ -283,7 +283,8 @@ TEST(PackedLinearsTest, OnlyMatricesOfPackedTypesAreSupported) {
   EXPECT_TRUE(supports(GGML_TYPE_Q4_K, {256, 3}));
   EXPECT_FALSE(supports(GGML_TYPE_Q4_K, {256}));
   EXPECT_FALSE(supports(GGML_TYPE_Q4_K, {256, 3, 2}));
-  EXPECT_FALSE(supports(GGML_TYPE_F32, {256, 3}));
+  EXPECT_TRUE(supports(GGML_TYPE_F32, {250, 3}));
+  EXPECT_FALSE(supports(GGML_TYPE_Q4_K, {250, 3}));
 }
 
 }  // namespace

@@ -14,8 +14,6 @@ using kernels::MatrixKernel;
 
 // Stack that a thread may use for rows that it quantises for itself.
 constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
-// Packed bytes that all panels pass over before the next ones: they stay in the second-level cache.
-constexpr std::size_t kBlockBytes = std::size_t{512} << 10;
 
 // A part of `count` things, the parts being as equal as can be.
 std::pair<std::size_t, std::size_t> Part(std::size_t count, std::size_t part,
@@ -54,11 +52,7 @@ PackedProduct::PackedProduct(std::vector<const PackedLinear*> matrices, std::str
 bool PackedProduct::QuantizesInside(std::size_t num_rows) const {
   // A row's panel is the quantised row itself.
   const std::size_t rows = num_rows == 1 ? 1 : 2 * num_rows;
-  return NumPanels(num_rows) == 1 && rows * kernel().quantized_bytes() <= kScratchBytes;
-}
-
-std::size_t PackedProduct::NumPanels(std::size_t num_rows) const {
-  return (num_rows + kernel().max_panel_rows() - 1) / kernel().max_panel_rows();
+  return kernel().NumPanels(num_rows) == 1 && rows * kernel().quantized_bytes() <= kScratchBytes;
 }
 
 std::vector<ggml_tensor*> PackedProduct::Build(ggml_context* context, ggml_tensor* x,
@@ -102,11 +96,11 @@ void PackedProduct::RunQuantize(ggml_tensor* result, int thread, int num_threads
   const std::size_t row_bytes = product.kernel().quantized_bytes();
   auto* panels = static_cast<std::byte*>(result->data);
   std::byte* rows = panels + product.kernel().PanelBytes(num_rows);
-  const std::size_t num_panels = product.NumPanels(num_rows);
+  const std::size_t num_panels = product.kernel().NumPanels(num_rows);
   const auto [begin, end] =
       Part(num_panels, static_cast<std::size_t>(thread), static_cast<std::size_t>(num_threads));
   for (std::size_t panel = begin; panel < end; ++panel) {
-    const auto [first, last] = Part(num_rows, panel, num_panels);
+    const auto [first, last] = product.kernel().PanelRows(num_rows, panel);
     QuantizePanel(product.kernel(), x, first, last, rows + first * row_bytes,
                   panels + first * row_bytes);
   }
@@ -137,7 +131,6 @@ void PackedProduct::RunMultiply(ggml_tensor* result, int thread, int num_threads
 // Computes the strips that start in [first_byte, end_byte) of all packed bytes.
 void PackedProduct::Multiply(const std::byte* panels, std::size_t num_rows, std::size_t first_byte,
                              std::size_t end_byte, float* out) const {
-  const std::size_t num_panels = NumPanels(num_rows);
   std::size_t offset = 0;
   for (const PackedLinear* matrix : matrices_) {
     const MatrixKernel& kernel = matrix->kernel;
@@ -146,16 +139,14 @@ void PackedProduct::Multiply(const std::byte* panels, std::size_t num_rows, std:
       return std::min(matrix->num_strips(),
                       (byte - offset + kernel.strip_bytes() - 1) / kernel.strip_bytes());
     };
+    const std::size_t strip = strip_at(first_byte);
     const std::size_t end_strip = strip_at(end_byte);
-    const std::size_t step = std::max<std::size_t>(1, kBlockBytes / kernel.strip_bytes());
-    for (std::size_t strip = strip_at(first_byte); strip < end_strip; strip += step) {
-      for (std::size_t panel = 0; panel < num_panels; ++panel) {
-        const auto [first, last] = Part(num_rows, panel, num_panels);
-        kernel.Multiply(matrix->packed, matrix->num_outputs, strip,
-                        std::min(end_strip, strip + step),
-                        panels + first * kernel.quantized_bytes(), last - first,
-                        out + first * matrix->num_outputs, matrix->num_outputs);
-      }
+    if (matrix->packed != nullptr) {
+      kernel.Multiply(matrix->packed, matrix->num_outputs, strip, end_strip, panels, num_rows, out,
+                      matrix->num_outputs);
+    } else {
+      kernel.MultiplyFile(matrix->file, matrix->num_outputs, strip, end_strip, panels, num_rows,
+                          out, matrix->num_outputs);
     }
     offset += matrix->bytes();
     out += matrix->num_outputs * num_rows;

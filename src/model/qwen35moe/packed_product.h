@@ -38,7 +38,6 @@ class PackedProduct {
   const kernels::MatrixKernel& kernel() const { return matrices_.front()->kernel; }
   // Whether every thread quantises `num_rows` rows for itself.
   bool QuantizesInside(std::size_t num_rows) const;
-  std::size_t NumPanels(std::size_t num_rows) const;
 
   static void RunQuantize(ggml_tensor* result, int thread, int num_threads, void* self);
   static void RunMultiply(ggml_tensor* result, int thread, int num_threads, void* self);

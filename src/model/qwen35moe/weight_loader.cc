@@ -213,7 +213,7 @@ base::Result<void> WeightLoader::LoadDense(const Hparams& hparams) {
     } else {
       layer.attention = LoadAttention(block);
     }
-    layer.router = Required(block + "ffn_gate_inp.weight", Use::kMatrix);
+    layer.router = {.weight = RequiredMatrix(block + "ffn_gate_inp.weight")};
     layer.shared_router = Required(block + "ffn_gate_inp_shexp.weight", Use::kMatrix);
     layer.shared_gate = RequiredLinear(block + "ffn_gate_shexp");
     layer.shared_up = RequiredLinear(block + "ffn_up_shexp");

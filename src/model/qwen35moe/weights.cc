@@ -20,17 +20,19 @@ base::Result<std::unique_ptr<Weights>> Weights::Load(
   if (auto mapped = loader.MapShards(); !mapped) return base::Forward(mapped);
   if (auto loaded = loader.LoadDense(hparams); !loaded) return base::Forward(loaded);
   loader.TransposeConvolutions();
+  PackedLinears& packed = weights->packed_.emplace(*weights->file_);
+  for (const auto& [tensor, source] : weights->packable_) {
+    weights->packed_of_.emplace(tensor, packed.Add(*source));
+  }
   weights->expert_storage_.resize(weights->layers_.size());
   return weights;
 }
 
 base::Result<void> Weights::Pack(std::size_t num_threads, base::Bytes untouched,
                                  const moe::PackingMemory& memory, const LoadControl& control) {
-  if (repack_ == moe::Repack::kOff || packable_.empty()) return {};
-  PackedLinears packed(*file_);
-  std::unordered_map<const ggml_tensor*, const PackedLinear*> packed_of;
-  for (const auto& [tensor, source] : packable_) packed_of.emplace(tensor, packed.Add(*source));
-  if (!moe::FitsPacked("matrices of the dense part are", packed.bytes(), untouched, memory, log_)) {
+  PackedLinears& packed = *packed_;
+  if (repack_ == moe::Repack::kOff || packable_.empty() ||
+      !moe::FitsPacked("matrices of the dense part are", packed.bytes(), untouched, memory, log_)) {
     return {};
   }
   PackOptions options{.num_threads = num_threads,
@@ -49,8 +51,6 @@ base::Result<void> Weights::Pack(std::size_t num_threads, base::Bytes untouched,
     return {};
   }
   log_.Debug("repacked {} of the dense part", base::FormatBytes(packed.bytes()));
-  packed_ = std::move(packed);
-  packed_of_ = std::move(packed_of);
   return {};
 }
 

@@ -71,7 +71,7 @@ struct LayerWeights {
   ggml_tensor* ffn_norm = nullptr;            // [n_embd]
   std::optional<AttentionWeights> attention;  // of a full-attention layer
   std::optional<DeltaNetWeights> delta_net;   // of every other layer
-  ggml_tensor* router = nullptr;              // [n_expert, n_embd]
+  Linear router;                              // [n_expert, n_embd]
   ggml_tensor* shared_router = nullptr;       // [n_embd]
   Linear shared_gate, shared_up, shared_down;
   std::optional<ExpertWeights> experts;
@@ -101,7 +101,7 @@ class Weights {
   ggml_tensor* token_embedding() const { return token_embedding_; }  // [n_vocab, n_embd]
   ggml_tensor* output_norm() const { return output_norm_; }          // [n_embd]
   const Linear& output() const { return output_; }                   // [n_vocab, n_embd]
-  // The repacked form of a matrix of the dense part; nullptr when `linear.weight` itself is used.
+  // A matrix as the CPU's kernels multiply it; nullptr when `linear.weight` itself is used.
   const PackedLinear* packed(const Linear& linear) const {
     const auto found = packed_of_.find(linear.weight);
     return found == packed_of_.end() ? nullptr : found->second;
@@ -109,7 +109,9 @@ class Weights {
   // Bytes the dense part takes on the primary (0 for the CPU: they are the mapping's).
   base::Bytes primary_bytes() const { return primary_bytes_; }
   // Memory of the repacked matrices.
-  base::Bytes packed_bytes() const { return packed_ ? packed_->bytes() : base::Bytes(); }
+  base::Bytes packed_bytes() const {
+    return packed_ && packed_->packed() ? packed_->bytes() : base::Bytes();
+  }
 
   Weights(const Weights&) = delete;
   Weights& operator=(const Weights&) = delete;

@@ -101,10 +101,8 @@ TEST(DeviceCompute, TwoDevicesAndTheCpuComputeEveryPairOnce) {
   const auto first = MakeDevice(experts, 3, {.runtime = runtime, .target = TargetId(0)});
   const auto second =
       MakeDevice(experts, 3, {.device = AnyDevice(1), .runtime = runtime, .target = TargetId(1)});
-  auto cpu = HostCompute::Make({.weights = experts.weights(),
-                                .runtime = runtime,
-                                .target = TargetId(2),
-                                .traits = gg::CpuTraits::Portable()});
+  auto cpu =
+      HostCompute::Make({.weights = experts.weights(), .runtime = runtime, .target = TargetId(2)});
   ASSERT_TRUE(cpu) << cpu.error().message;
   MoeExpertCompute* const owners[] = {first.get(), second.get(), cpu->get()};
   for (const std::size_t num_rows : {1, 9}) {

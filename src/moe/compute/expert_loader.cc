@@ -304,7 +304,6 @@ base::Result<void> Loader::MakeHostOwner(TargetId target) {
                                  .weights = request_.weights,
                                  .runtime = *runtime,
                                  .target = target,
-                                 .traits = request_.traits,
                                  .packed = std::move(packed)});
   if (!made) return base::Forward(made);
   hosts_[target] = made->get();

@@ -19,7 +19,6 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/result.h"
-#include "gg/cpu_traits.h"
 #include "gg/devices.h"
 #include "gg/gguf_file.h"
 #include "gg/numa.h"
@@ -47,7 +46,6 @@ struct ExpertLoadRequest {
   // The device that computes each target's units, [config->size()]. Every target is a CPU or a
   // device of this process (moe::RefuseUnsupported was asked).
   std::vector<gg::Device> devices;
-  gg::CpuTraits traits = gg::CpuTraits::Portable();
   std::size_t max_rows = 512;  // of a batch
   // Whether CPU owners pack their units (packed_experts.h): all of them or none.
   Repack repack = Repack::kAuto;

@@ -1,7 +1,6 @@
 #include "moe/compute/host_compute.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -14,31 +13,17 @@ namespace {
 
 // Up to this many pairs every thread takes its part of every expert.
 constexpr std::size_t kFewPairs = 64;
-// A cache line of outputs, which threads do not share; a strip of packed rows.
+// A cache line of outputs, which threads do not share; a strip of rows.
 constexpr std::size_t kLineRows = 16;
 static_assert(kLineRows == kernels::kStripRows);
 
-// Mapped rows. Weights of one part that a thread takes when there are many pairs.
-constexpr std::size_t kPartBytes = 96 * 1024;
-// Weights that stay in the first cache level while a tile of vectors passes.
-constexpr std::size_t kBlockBytes = 16 * 1024;
-constexpr std::size_t kBlockRows = 64;
-constexpr std::size_t kVectorTile = 32;
-
-// Packed rows. Parts that each thread gets on average when there are many pairs.
+// Parts that each thread gets on average when there are many pairs.
 constexpr std::size_t kPartsPerThread = 8;
 // Vectors whose panels stay in the second cache level while weights pass.
 constexpr std::size_t kPanelVectors = 96;
 
 // Outputs of `up` that wait for their SwiGLU.
 constexpr std::size_t kTileOutputs = kPanelVectors * 128;
-static_assert(kTileOutputs >= kVectorTile * kBlockRows);
-
-// One vector passes each row once: long runs of the file in a row are best then.
-std::size_t BlockRows(std::size_t row_bytes, std::size_t num_vectors) {
-  if (num_vectors == 1) return kBlockRows;
-  return std::bit_floor(std::clamp<std::size_t>(kBlockBytes / row_bytes, 1, kBlockRows));
-}
 
 std::size_t RoundUp(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -64,21 +49,21 @@ base::Result<HostCompute::Layer> HostCompute::MakeLayer(const HostComputeOptions
                  .down = Projection::Packed(*packed, packed->down, weights.down),
                  .n_embd = weights.n_embd(),
                  .n_ff = weights.n_ff(),
-                 .shared_vectors = gate.SameVectors(up),
+                 .shared_vectors = gate.kernel().SameActivations(up.kernel()),
                  .packed = packed};
   }
-  auto gate = Projection::Mapped(options.traits, weights.gate, 0);
+  auto gate = Projection::Mapped(weights.gate, 0);
   if (!gate) return base::Forward(gate);
-  auto up = Projection::Mapped(options.traits, up_weights, weights.up ? 0 : weights.n_ff());
+  auto up = Projection::Mapped(up_weights, weights.up ? 0 : weights.n_ff());
   if (!up) return base::Forward(up);
-  auto down = Projection::Mapped(options.traits, weights.down, 0);
+  auto down = Projection::Mapped(weights.down, 0);
   if (!down) return base::Forward(down);
   return Layer{.gate = *gate,
                .up = *up,
                .down = *down,
                .n_embd = weights.n_embd(),
                .n_ff = weights.n_ff(),
-               .shared_vectors = gate->SameVectors(*up)};
+               .shared_vectors = gate->kernel().SameActivations(up->kernel())};
 }
 
 base::Result<std::unique_ptr<HostCompute>> HostCompute::Make(HostComputeOptions options) {
@@ -110,16 +95,21 @@ void HostCompute::SetRuntime(std::shared_ptr<const ExpertSplitRuntime> runtime) 
   }
 }
 
+std::size_t HostCompute::CompletedBytes(const Layer& layer) {
+  const kernels::MatrixKernel& down = layer.down.kernel();
+  return down.granule() == 1 ? 0 : layer.n_ff / down.granule() * sizeof(std::uint32_t);
+}
+
 base::Bytes HostCompute::ScratchBytes(std::size_t num_rows, std::size_t num_used) const {
   base::Bytes most;
   const std::size_t pairs = num_rows * num_used;
   for (const Layer& layer : layers_) {
-    const std::size_t row = Stride(layer.gate.vector_bytes()) +
-                            (layer.shared_vectors ? 0 : Stride(layer.up.vector_bytes()));
+    const std::size_t row =
+        Stride(layer.gate.kernel().quantized_bytes()) +
+        (layer.shared_vectors ? 0 : Stride(layer.up.kernel().quantized_bytes()));
     const std::size_t n_ff = layer.n_ff;
     const std::size_t pair = (RoundUp(n_ff, kLineRows) + layer.n_embd) * sizeof(float) +
-                             Stride(layer.down.vector_bytes()) +
-                             n_ff / layer.down.granule() * sizeof(std::uint32_t);
+                             Stride(layer.down.kernel().quantized_bytes()) + CompletedBytes(layer);
     most = std::max(most, base::Bytes(row) * num_rows + base::Bytes(pair) * pairs);
   }
   return most;
@@ -137,12 +127,13 @@ base::Result<void> HostCompute::Begin(const ExpertBatch& batch) {
   const std::size_t rows = batch.num_rows;
   const std::size_t pairs = rows * batch.num_used;
   const std::size_t n_ff = layer.n_ff;
-  bool grown = gate_rows_.Grow(rows * Stride(layer.gate.vector_bytes())) &&
-               (layer.shared_vectors || up_rows_.Grow(rows * Stride(layer.up.vector_bytes()))) &&
-               hidden_.Grow(pairs * Stride(n_ff * sizeof(float))) &&
-               hidden_rows_.Grow(pairs * Stride(layer.down.vector_bytes())) &&
-               values_.Grow(pairs * Stride(batch.n_embd * sizeof(float))) &&
-               completed_.Grow(pairs * (n_ff / layer.down.granule()) * sizeof(std::uint32_t));
+  bool grown =
+      gate_rows_.Grow(rows * Stride(layer.gate.kernel().quantized_bytes())) &&
+      (layer.shared_vectors || up_rows_.Grow(rows * Stride(layer.up.kernel().quantized_bytes()))) &&
+      hidden_.Grow(pairs * Stride(n_ff * sizeof(float))) &&
+      hidden_rows_.Grow(pairs * Stride(layer.down.kernel().quantized_bytes())) &&
+      values_.Grow(pairs * Stride(batch.n_embd * sizeof(float))) &&
+      completed_.Grow(pairs * CompletedBytes(layer));
   try {
     groups_.Reserve(pairs, options_.weights->num_experts);
     part_ends_.reserve(std::min(pairs, options_.weights->num_experts));
@@ -174,10 +165,11 @@ bool HostCompute::OwnsAny(std::size_t row) const {
 void HostCompute::ConvertRow(std::size_t row) {
   const Layer& layer = this->layer();
   const float* in = batch_.rows + row * batch_.n_embd;
-  layer.gate.Convert(in, 0, batch_.n_embd,
-                     gate_rows_.bytes() + row * Stride(layer.gate.vector_bytes()));
+  layer.gate.kernel().QuantizeRow(
+      in, gate_rows_.bytes() + row * Stride(layer.gate.kernel().quantized_bytes()));
   if (layer.shared_vectors) return;
-  layer.up.Convert(in, 0, batch_.n_embd, up_rows_.bytes() + row * Stride(layer.up.vector_bytes()));
+  layer.up.kernel().QuantizeRow(
+      in, up_rows_.bytes() + row * Stride(layer.up.kernel().quantized_bytes()));
 }
 
 void HostCompute::GroupPairs(std::size_t num_threads) {
@@ -195,17 +187,17 @@ void HostCompute::GroupPairs(std::size_t num_threads) {
     const std::size_t row = pair / batch_.num_used;
     part_pairs_[pair] =
         values_.floats() + p * Stride(batch_.n_embd * sizeof(float)) / sizeof(float);
-    gate_vectors_[p] = gate_rows_.bytes() + row * Stride(layer.gate.vector_bytes());
+    gate_vectors_[p] = gate_rows_.bytes() + row * Stride(layer.gate.kernel().quantized_bytes());
     up_vectors_[p] = layer.shared_vectors
                          ? gate_vectors_[p]
-                         : up_rows_.bytes() + row * Stride(layer.up.vector_bytes());
-    hidden_vectors_[p] = layer.down.takes_floats()
-                             ? hidden_.bytes() + p * hidden_stride
-                             : hidden_rows_.bytes() + p * Stride(layer.down.vector_bytes());
+                         : up_rows_.bytes() + row * Stride(layer.up.kernel().quantized_bytes());
+    hidden_vectors_[p] =
+        layer.down.kernel().takes_floats()
+            ? hidden_.bytes() + p * hidden_stride
+            : hidden_rows_.bytes() + p * Stride(layer.down.kernel().quantized_bytes());
   }
-  if (num_owned != 0) {
-    std::memset(completed_.bytes(), 0,
-                num_owned * (layer.n_ff / layer.down.granule()) * sizeof(std::uint32_t));
+  if (num_owned * CompletedBytes(layer) != 0) {
+    std::memset(completed_.bytes(), 0, num_owned * CompletedBytes(layer));
   }
   part_ends_.clear();
   std::size_t num_parts = 0;
@@ -213,7 +205,7 @@ void HostCompute::GroupPairs(std::size_t num_threads) {
     num_parts += NumParts(group, num_threads);
     part_ends_.push_back(num_parts);
   }
-  if (layer.packed != nullptr && panels_.size() < num_threads) {
+  if (panels_.size() < num_threads) {
     try {
       panels_.resize(num_threads);
     } catch (const std::bad_alloc&) {  // threads without panels take vector by vector
@@ -235,12 +227,8 @@ void HostCompute::Prepare(TeamThread thread) {
 std::size_t HostCompute::NumParts(const PairGroup& group, std::size_t num_threads) const {
   const Layer& layer = this->layer();
   const std::size_t lines = (layer.n_ff + kLineRows - 1) / kLineRows;
-  if (layer.packed != nullptr) {
-    return std::clamp<std::size_t>(
-        group.size() * kPartsPerThread * num_threads / groups_.pairs().size(), 1, lines);
-  }
-  const std::size_t bytes = layer.n_ff * (layer.gate.row_bytes() + layer.up.row_bytes());
-  return std::clamp<std::size_t>((bytes + kPartBytes - 1) / kPartBytes, 1, lines);
+  return std::clamp<std::size_t>(
+      group.size() * kPartsPerThread * num_threads / groups_.pairs().size(), 1, lines);
 }
 
 template <class Compute>
@@ -274,10 +262,10 @@ HostCompute::Panels* HostCompute::PanelsOf(TeamThread thread) {
 const std::byte* HostCompute::BuildPanels(const Projection& projection,
                                           std::span<const std::byte* const> vectors,
                                           AlignedBuffer& buffer) {
-  if (vectors.size() == 1 || !buffer.Grow(vectors.size() * projection.vector_bytes())) {
+  if (vectors.size() == 1 || !buffer.Grow(projection.kernel().PanelBytes(vectors.size()))) {
     return nullptr;
   }
-  projection.BuildPanels(vectors.data(), vectors.size(), buffer.bytes());
+  projection.kernel().BuildPanels(vectors.data(), vectors.size(), buffer.bytes());
   return buffer.bytes();
 }
 
@@ -292,30 +280,19 @@ void HostCompute::Expand(TeamThread thread) {
 void HostCompute::ExpandRows(Panels* panels, const PairGroup& group, std::size_t first,
                              std::size_t end) {
   const Layer& layer = this->layer();
-  if (layer.packed == nullptr) {
-    const std::size_t block =
-        BlockRows(std::max(layer.gate.row_bytes(), layer.up.row_bytes()), group.size());
-    for (std::size_t row = first; row < end; row += block) {
-      for (std::size_t pair = group.begin; pair < group.end; pair += kVectorTile) {
-        ExpandTile(group.expert, pair, std::min(kVectorTile, group.end - pair), row,
-                   std::min(block, end - row), nullptr, nullptr);
-      }
+  for (std::size_t pair = group.begin; pair < group.end; pair += kPanelVectors) {
+    const std::size_t num_pairs = std::min(kPanelVectors, group.end - pair);
+    const std::byte* gate = nullptr;
+    const std::byte* up = nullptr;
+    if (panels != nullptr) {
+      gate = BuildPanels(layer.gate, {gate_vectors_.data() + pair, num_pairs}, panels->first);
+      up = layer.shared_vectors
+               ? gate
+               : BuildPanels(layer.up, {up_vectors_.data() + pair, num_pairs}, panels->second);
     }
-  } else {
-    for (std::size_t pair = group.begin; pair < group.end; pair += kPanelVectors) {
-      const std::size_t num_pairs = std::min(kPanelVectors, group.end - pair);
-      const std::byte* gate = nullptr;
-      const std::byte* up = nullptr;
-      if (panels != nullptr) {
-        gate = BuildPanels(layer.gate, {gate_vectors_.data() + pair, num_pairs}, panels->first);
-        up = layer.shared_vectors
-                 ? gate
-                 : BuildPanels(layer.up, {up_vectors_.data() + pair, num_pairs}, panels->second);
-      }
-      const std::size_t block = kTileOutputs / num_pairs / kLineRows * kLineRows;
-      for (std::size_t row = first; row < end; row += block) {
-        ExpandTile(group.expert, pair, num_pairs, row, std::min(block, end - row), gate, up);
-      }
+    const std::size_t block = kTileOutputs / num_pairs / kLineRows * kLineRows;
+    for (std::size_t row = first; row < end; row += block) {
+      ExpandTile(group.expert, pair, num_pairs, row, std::min(block, end - row), gate, up);
     }
   }
   for (std::size_t pair = group.begin; pair < group.end; ++pair) CompleteHidden(pair, first, end);
@@ -339,14 +316,14 @@ void HostCompute::ExpandTile(ExpertId expert, std::size_t pair, std::size_t num_
 
 void HostCompute::CompleteHidden(std::size_t pair, std::size_t first, std::size_t end) {
   const Layer& layer = this->layer();
-  const Projection& down = layer.down;
+  const kernels::MatrixKernel& down = layer.down.kernel();
   if (down.takes_floats()) return;
   const std::size_t granule = down.granule();
   const float* hidden =
       hidden_.floats() + pair * (Stride(layer.n_ff * sizeof(float)) / sizeof(float));
-  std::byte* out = hidden_rows_.bytes() + pair * Stride(down.vector_bytes());
+  std::byte* out = hidden_rows_.bytes() + pair * Stride(down.quantized_bytes());
   if (granule == 1) {
-    down.Convert(hidden + first, first, end - first, out);
+    down.QuantizePart(hidden + first, first, end - first, out);
     return;
   }
   auto* completed =
@@ -362,7 +339,7 @@ void HostCompute::CompleteHidden(std::size_t pair, std::size_t first, std::size_
             granule) {
       continue;
     }
-    down.Convert(hidden + begin, begin, granule, out);
+    down.QuantizePart(hidden + begin, begin, granule, out);
   }
 }
 
@@ -378,15 +355,6 @@ void HostCompute::ReduceRows(Panels* panels, const PairGroup& group, std::size_t
                              std::size_t end) {
   const Projection& down = layer().down;
   const std::size_t stride = Stride(batch_.n_embd * sizeof(float)) / sizeof(float);
-  if (!down.packed()) {
-    const std::size_t block = BlockRows(down.row_bytes(), group.size());
-    for (std::size_t row = first; row < end; row += block) {
-      down.Multiply(group.expert, row, std::min(block, end - row),
-                    hidden_vectors_.data() + group.begin, group.size(), nullptr,
-                    values_.floats() + group.begin * stride + row, stride);
-    }
-    return;
-  }
   for (std::size_t pair = group.begin; pair < group.end; pair += kPanelVectors) {
     const std::span vectors(hidden_vectors_.data() + pair,
                             std::min(kPanelVectors, group.end - pair));

@@ -23,7 +23,6 @@
 
 #include "base/bytes.h"
 #include "base/result.h"
-#include "gg/cpu_traits.h"
 #include "moe/compute/aligned_buffer.h"
 #include "moe/compute/expert_compute.h"
 #include "moe/compute/expert_weights.h"
@@ -40,7 +39,6 @@ struct HostComputeOptions {
   // Whose units it computes: `target`'s in `runtime`. Without a runtime every unit.
   std::shared_ptr<const ExpertSplitRuntime> runtime = nullptr;
   TargetId target = {};
-  gg::CpuTraits traits = gg::CpuTraits::Portable();
   // Layers in here are computed from it: it holds every unit of them that is computed. May be
   // nullptr.
   std::shared_ptr<const PackedExperts> packed = nullptr;
@@ -48,8 +46,8 @@ struct HostComputeOptions {
 
 class HostCompute final : public MoeExpertCompute {
  public:
-  // Errors: kUnsupported naming the tensor whose type has no kernel or whose rows its blocks do not
-  // divide; kCorruptModel naming the tensor that does not fit its layer.
+  // Errors: kUnsupported naming the tensor whose type or width has no kernel; kCorruptModel naming
+  // the tensor that does not fit its layer.
   static base::Result<std::unique_ptr<HostCompute>> Make(HostComputeOptions options);
 
   // Another plan for the same model. Between batches only, by the thread that calls Begin. Units of
@@ -57,7 +55,7 @@ class HostCompute final : public MoeExpertCompute {
   void SetRuntime(std::shared_ptr<const ExpertSplitRuntime> runtime);
 
   // What it holds beside the weights for batches of `num_rows` rows with `num_used` experts each;
-  // a fixed number of converted rows a thread comes on top when layers are packed.
+  // a fixed number of quantised rows a thread comes on top.
   base::Bytes ScratchBytes(std::size_t num_rows, std::size_t num_used) const;
 
   // Errors: kCapacity when there is no memory for a batch of this size; kInternal when the batch
@@ -96,6 +94,8 @@ class HostCompute final : public MoeExpertCompute {
   HostCompute(HostComputeOptions options, std::vector<Layer> layers);
 
   const Layer& layer() const { return layers_[batch_.layer.index()]; }
+  // Bytes of the granule counters of one pair; none where elements are quantised one by one.
+  static std::size_t CompletedBytes(const Layer& layer);
   bool OwnsAny(std::size_t row) const;
   void ConvertRow(std::size_t row);
   void GroupPairs(std::size_t num_threads);
@@ -133,10 +133,10 @@ class HostCompute final : public MoeExpertCompute {
   std::vector<const std::byte*> gate_vectors_;    // [pairs] into gate_rows_
   std::vector<const std::byte*> up_vectors_;      // [pairs] into up_rows_, or as gate_vectors_
   std::vector<const std::byte*> hidden_vectors_;  // [pairs] into hidden_rows_ or hidden_
-  AlignedBuffer gate_rows_;                       // [num_rows, gate.vector_bytes()]
-  AlignedBuffer up_rows_;                         // [num_rows, up.vector_bytes()]
+  AlignedBuffer gate_rows_;                       // [num_rows, gate's quantised row]
+  AlignedBuffer up_rows_;                         // [num_rows, up's quantised row]
   AlignedBuffer hidden_;                          // [pairs, n_ff] floats
-  AlignedBuffer hidden_rows_;                     // [pairs, down.vector_bytes()]
+  AlignedBuffer hidden_rows_;                     // [pairs, down's quantised row]
   AlignedBuffer values_;                          // [pairs, n_embd] floats
   AlignedBuffer completed_;     // [pairs, granules] std::uint32_t: rows of each granule computed
   std::vector<Panels> panels_;  // [threads], or fewer: the rest does without

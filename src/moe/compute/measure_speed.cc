@@ -165,7 +165,6 @@ base::Result<std::unique_ptr<MoeExpertCompute>> MakeOwner(
                                  .weights = std::move(weights),
                                  .runtime = std::move(runtime),
                                  .target = kMeasured,
-                                 .traits = request.traits,
                                  .packed = std::move(packed)});
   if (!made) return base::Forward(made);
   return std::move(*made);

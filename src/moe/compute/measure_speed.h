@@ -12,7 +12,6 @@
 #include <memory>
 
 #include "base/result.h"
-#include "gg/cpu_traits.h"
 #include "gg/devices.h"
 #include "moe/compute/expert_weights.h"
 #include "moe/compute/repack.h"
@@ -25,7 +24,6 @@ struct SpeedRequest {
   const ModelShape* shape = nullptr;
   std::shared_ptr<const ExpertWeights> weights;  // mapped; of the first layer some are read
   gg::Device device;
-  gg::CpuTraits traits = gg::CpuTraits::Portable();
   // Whether a CPU computes with packed weights; kAuto packs the measured ones whatever room there
   // is.
   Repack repack = Repack::kAuto;

@@ -27,7 +27,6 @@ class MeasureSpeedTest : public ::testing::Test {
     return MeasureSpeed({.shape = &shape,
                          .weights = experts.weights(),
                          .device = *found,
-                         .traits = *gg::CpuTraits::Loaded(),
                          .repack = repack,
                          .num_threads = 2,
                          .prompt_rows = 16});

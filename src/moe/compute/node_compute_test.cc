@@ -5,7 +5,6 @@
 
 #include <vector>
 
-#include "gg/cpu_traits.h"
 #include "moe/compute/host_compute.h"
 #include "moe/compute/hot_cold_compute.h"
 #include "moe/compute/measured_compute.h"
@@ -56,10 +55,8 @@ TEST(NodeCompute, TwoNodesGiveTheBitsOfOneOwnerAndDivideTheRows) {
   const TestExperts experts(shape);
   const auto runtime = SplitAtRandom(shape, 2);
   const auto make = [&](std::shared_ptr<const ExpertSplitRuntime> owned, std::size_t target) {
-    auto host = HostCompute::Make({.weights = experts.weights(),
-                                   .runtime = std::move(owned),
-                                   .target = TargetId(target),
-                                   .traits = gg::CpuTraits::Portable()});
+    auto host = HostCompute::Make(
+        {.weights = experts.weights(), .runtime = std::move(owned), .target = TargetId(target)});
     EXPECT_TRUE(host) << host.error().message;
     return *std::move(host);
   };

@@ -1,9 +1,9 @@
 // PackedExperts: a CPU's experts in the layout of kernels::MatrixKernel, copied at load.
 //
 // Each owned expert of a packed layer is one contiguous run: strips of gate, of up, of down. A
-// layer is packed when its three projections have packed kernels; other layers stay in the file's
-// layout. The file's pages are given back while packing, so that memory holds about one copy of the
-// experts all the time. Immutable once made; any thread.
+// layer whose types have no kernel is left out, for others to refuse. The file's pages are given
+// back while packing, so that memory holds about one copy of the experts all the time. Immutable
+// once made; any thread.
 #pragma once
 
 #include <cstddef>

@@ -68,12 +68,12 @@ TEST(PackedExperts, BytesAreThoseOfTheKernelOnAnyNumberOfThreads) {
 }
 
 TEST(PackedExperts, LayersWithoutAKernelStayInTheFile) {
-  TestExpertShape shape = ShapeOfType(GGML_TYPE_Q4_K);
-  shape.down_type = GGML_TYPE_F16;
-  const TestExperts experts(shape);
-  EXPECT_FALSE(PackedExperts::RunBytes(experts.weights()->layers[0]));
+  const TestExperts experts(ShapeOfType(GGML_TYPE_Q4_K));
+  ExpertWeights weights = *experts.weights();
+  weights.layers[0].down.type = GGML_TYPE_I32;
+  EXPECT_FALSE(PackedExperts::RunBytes(weights.layers[0]));
   const std::vector<std::uint8_t> owned(6, 1);
-  const auto packed = PackedExperts::Make({.weights = experts.weights().get(), .owned = owned});
+  const auto packed = PackedExperts::Make({.weights = &weights, .owned = owned});
   ASSERT_TRUE(packed) << packed.error().message;
   EXPECT_EQ((*packed)->layer(LayerId(0)), nullptr);
   EXPECT_EQ((*packed)->bytes(), base::Bytes());

@@ -1,73 +1,54 @@
 // Projection: one matrix of every expert of a layer, as HostCompute multiplies with it.
 //
-// Hides in which layout the weights are: rows of the mapped file (RowKernel) or strips packed at
-// load (PackedExperts). A vector is converted once, whole or in parts, and then multiplied with
-// rows of any expert. A value; immutable; any thread. The weights outlive it.
+// Hides where the weights are: in the mapped file or in strips packed at load (PackedExperts). A
+// vector is quantised once, whole or in parts, and then multiplied with rows of any expert. A
+// value; immutable; any thread. The weights outlive it.
 //
-// Bit rule: an output depends on its row and its vector alone. The two layouts may differ in bits.
+// Bit rule: an output depends on its row and its vector alone; both places give the same bits.
 #pragma once
 
 #include <cstddef>
-#include <optional>
 
 #include "base/result.h"
-#include "gg/cpu_traits.h"
+#include "kernels/matrix_kernel.h"
 #include "moe/compute/expert_weights.h"
 #include "moe/compute/packed_experts.h"
-#include "moe/compute/row_kernel.h"
 
 namespace moe {
 
 class Projection {
  public:
-  // Rows [first_row, ...) of each expert, in the file. Errors: those of RowKernel::Make.
-  static base::Result<Projection> Mapped(const gg::CpuTraits& traits, const ExpertMatrix& matrix,
-                                         std::size_t first_row);
+  // Rows [first_row, ...) of each expert, in the file. Errors: kUnsupported naming the tensor whose
+  // type or width has no kernel.
+  static base::Result<Projection> Mapped(const ExpertMatrix& matrix, std::size_t first_row);
   // `matrix` is one of `layer`; factors are taken from `weights`.
   static Projection Packed(const PackedExperts::Layer& layer, const PackedExperts::Matrix& matrix,
                            const ExpertMatrix& weights);
 
-  bool packed() const { return strips_.has_value(); }
-  // Bytes of a row of weights, rounded for packed ones.
-  std::size_t row_bytes() const;
-
-  // Bytes of a converted vector.
-  std::size_t vector_bytes() const;
-  // Elements that convert as one; the row width is a multiple.
-  std::size_t granule() const;
-  // Converted vectors are plain floats.
-  bool takes_floats() const { return !packed() && rows_->takes_floats(); }
-  // A vector converted for one projection serves another of the same width.
-  bool SameVectors(const Projection& other) const;
-  // Elements [begin, begin + n), multiples of granule(), to their place in the vector `out`.
-  // `in` points to element `begin`.
-  void Convert(const float* in, std::size_t begin, std::size_t n, std::byte* out) const;
-
-  // Interleaves converted vectors, vector_bytes() each, for Multiply. Only when packed.
-  void BuildPanels(const std::byte* const* vectors, std::size_t num_vectors,
-                   std::byte* panels) const {
-    strips_->BuildPanels(vectors, num_vectors, panels);
-  }
+  // Quantises vectors and puts them into panels.
+  const kernels::MatrixKernel& kernel() const { return kernel_; }
 
   // out[v * out_stride + r] = factor of the expert * (row first + r . vectors[v]), for r < num_rows
-  // and v < num_vectors. Packed: `first` is a multiple of 16 and num_rows too, or the rows are the
-  // last ones; with `panels`, those of the vectors, weights are unpacked once for several vectors.
+  // and v < num_vectors. `first` is a multiple of 16 and num_rows too, or the rows are the last
+  // ones. With `panels`, those of the vectors, weights are unpacked once for
+  // several vectors.
   void Multiply(ExpertId expert, std::size_t first, std::size_t num_rows,
                 const std::byte* const* vectors, std::size_t num_vectors, const std::byte* panels,
                 float* out, std::size_t out_stride) const;
 
  private:
-  Projection() = default;
-  void MultiplyStrips(ExpertId expert, std::size_t first, std::size_t num_rows,
-                      const std::byte* const* vectors, std::size_t num_vectors,
-                      const std::byte* panels, float* out, std::size_t out_stride) const;
+  Projection(kernels::MatrixKernel kernel, const ExpertMatrix& matrix)
+      : kernel_(kernel), matrix_(&matrix) {}
+  // Those of Multiply, without the expert's factor.
+  void MultiplyPanels(ExpertId expert, std::size_t first, std::size_t num_rows,
+                      const std::byte* panels, std::size_t num_vectors, float* out,
+                      std::size_t out_stride) const;
 
-  const ExpertMatrix* matrix_ = nullptr;
+  kernels::MatrixKernel kernel_;
+  const ExpertMatrix* matrix_;
   std::size_t first_row_ = 0;                    // in the file
-  std::optional<RowKernel> rows_;                // the file's layout
-  std::optional<kernels::MatrixKernel> strips_;  // packed
-  const PackedExperts::Layer* layer_ = nullptr;
-  std::size_t offset_ = 0;  // in a packed expert
+  const PackedExperts::Layer* layer_ = nullptr;  // where it is packed
+  std::size_t offset_ = 0;                       // in a packed expert
 };
 
 }  // namespace moe

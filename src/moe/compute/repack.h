@@ -14,7 +14,7 @@
 
 namespace moe {
 
-// The bit rule holds in either layout, but the layouts may differ from each other in bits.
+// Both layouts give the same bits.
 enum class Repack {
   kAuto,  // where the copy fits in the host's available memory with room to spare
   kOff,   // weights are used where the file is mapped
