@@ -3,15 +3,19 @@
 #include <fstream>
 #include <iterator>
 
+#include "support/test_models.h"
+
 namespace test {
 
-std::vector<std::string> GoldenRecordNames() { return {"grouped_heads", "tied_interval_2"}; }
+std::vector<std::string> GoldenRecordNames() {
+  return {"grouped_heads", "tied_interval_2", "demo"};
+}
 
 GoldenRecord ReadGoldenRecord(std::string_view name) {
   const std::string stem =
       std::string(EXPERT_SPLIT_SOURCE_DIR) + "/tests/golden/" + std::string(name);
   GoldenRecord record;
-  record.model_path = stem + ".gguf";
+  record.model_path = name == "demo" ? ModelPath("demo-f32") : stem + ".gguf";
   std::ifstream tokens(stem + ".tokens");
   record.tokens.assign(std::istream_iterator<std::int32_t>(tokens), {});
   std::ifstream file(stem + ".logits.f32", std::ios::binary | std::ios::ate);

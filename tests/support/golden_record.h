@@ -1,4 +1,5 @@
-// The records of tests/golden: what transformers computes with a small model in this repository.
+// The records of tests/golden: what transformers computes with a small model in this repository:
+// one beside the record, or the demo model of models/ (its weights in F32, made by the build).
 #pragma once
 
 #include <cstdint>

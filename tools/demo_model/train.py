@@ -42,7 +42,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("build/demo_model"))
-    parser.add_argument("--tokens", type=int, default=6_000_000, help="to train on, in all")
+    parser.add_argument("--tokens", type=int, default=3000000, help="to train on, in all")
     parser.add_argument("--batch", type=int, default=8, help=f"windows of {network.CONTEXT} tokens "
                         "a step; a multiple of twice --processes")
     parser.add_argument("--processes", type=int, default=2)
