@@ -46,14 +46,16 @@ namespace HWY_NAMESPACE {
 // d; 32 signed bytes.
 void Q80(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, std::size_t row_width,
          std::byte* packed) {
-  PackBlocks(kQ80, rows, num_rows, row_bytes, row_width, packed,
-             [](const FileRows& row, std::size_t i, Place scales, Place planes) {
-               scales.StoreHalves(Bits(row.Word(34 * i), 0xffff));
-               for (std::size_t k = 0; k < 8; ++k) {
-                 const VU32 codes = row.Word(34 * i + 2 + 4 * k);
-                 planes.At(k * kGroupBytes).StoreWords(hn::Xor(codes, hn::Set(U32(), 0x80808080)));
-               }
-             });
+  PackBlocks(
+      kQ80, rows, num_rows, row_bytes, row_width, packed,
+      [](const FileRows& row, std::size_t i, Place scales, Place planes) {
+        scales.StoreHalves(Bits(row.Word(34 * i), 0xffff));
+        VU32 words[8];
+        row.Words(34 * i + 2, words);
+        for (std::size_t k = 0; k < 8; ++k) {
+          planes.At(k * kGroupBytes).StoreWords(hn::Xor(words[k], hn::Set(U32(), 0x80808080)));
+        }
+      });
 }
 
 // d; codes.
@@ -167,10 +169,11 @@ void Nvfp4(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes,
                const VU32 bytes = Right(row.Word(block), 16 * (i % 2));
                scales.StoreHalves(LookupWords(halves, ByteOf<0>(bytes)));
                scales.At(2 * kStripRows).StoreHalves(LookupWords(halves, ByteOf<1>(bytes)));
+               VU32 words[4];
+               row.Words(block + 4 + i % 2 * 16, words);
                for (std::size_t s = 0; s < 2; ++s) {
                  const Place low = planes.At(2 * s * kGroupBytes);
-                 StoreFourBitHalves<1>(row, block + 4 + i % 2 * 16 + 8 * s, low,
-                                       low.At(kGroupBytes));
+                 StoreHalvesOfTwo(words[2 * s], words[2 * s + 1], low, low.At(kGroupBytes));
                }
              });
 }

@@ -109,10 +109,11 @@ HWY_INLINE VU32 OddScale(VU32 scale, std::uint32_t mask) {
 // Columns 8 i.. of a unit of IQ2 and IQ1 types; `signs` are eight.
 HWY_INLINE void SetEight(const std::uint32_t* grid, std::size_t i, VU32 index, VU32 signs,
                          UnitCodes& codes) {
-  const VU32 place = hn::ShiftLeft<1>(index);
+  VU32 first, second;
+  LookupPairs(grid, index, first, second);
   const VU32 high = hn::ShiftRight<4>(signs);
-  codes.group[2 * i] = hn::Or(LookupWords(grid, place), hn::ShiftLeft<2>(SpreadBits(signs)));
-  codes.group[2 * i + 1] = hn::Or(LookupWords(grid + 1, place), hn::ShiftLeft<2>(SpreadBits(high)));
+  codes.group[2 * i] = hn::Or(first, hn::ShiftLeft<2>(SpreadBits(signs)));
+  codes.group[2 * i + 1] = hn::Or(second, hn::ShiftLeft<2>(SpreadBits(high)));
 }
 // Columns 4 i.. of a unit of IQ3 types; `signs` are four.
 HWY_INLINE void SetFour(const std::uint32_t* grid, std::size_t i, VU32 index, VU32 signs,
@@ -151,15 +152,17 @@ void Iq3S(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, st
             [grid](const FileRows& block, const Slab& slab) {
               slab.StoreD(block.Word(0));
               const VU32 scales = block.Word(106);
+              VU32 signs[8], indices[8];
+              block.Words(74, signs);
               for (std::size_t unit = 0; unit < kUnits; ++unit) {
                 slab.StoreScale(unit, OddScale(Right(scales, 4 * unit), 15));
                 const VU32 high = Right(block.Word(66 + unit / 4 * 4), 8 * (unit % 4));
-                const VU32 signs = block.Word(74 + 4 * unit);
+                if (unit % 4 == 0) block.Words(2 + 8 * unit, indices);
                 UnitCodes codes;
                 for (std::size_t i = 0; i < 8; ++i) {
-                  const VU32 low = Right(block.Word(2 + 8 * unit + i / 4 * 4), 8 * (i % 4));
+                  const VU32 low = Right(indices[unit % 4 * 2 + i / 4], 8 * (i % 4));
                   const VU32 index = hn::Or(Bits(low, 0xff), Left(Bits(Right(high, i), 1), 8));
-                  SetFour(grid, i, index, Right(signs, 4 * i), codes);
+                  SetFour(grid, i, index, Right(signs[unit], 4 * i), codes);
                 }
                 StoreFourBits(codes, slab.Planes(unit));
               }
@@ -173,12 +176,15 @@ void Iq3Xxs(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes,
   PackSlabs(kIq3, 98, rows, num_rows, row_bytes, row_width, packed,
             [grid](const FileRows& block, const Slab& slab) {
               slab.StoreD(block.Word(0));
+              VU32 words[8], indices[8];
+              block.Words(66, words);
               for (std::size_t unit = 0; unit < kUnits; ++unit) {
-                const VU32 word = block.Word(66 + 4 * unit);
+                const VU32 word = words[unit];
                 slab.StoreScale(unit, OddScale(hn::ShiftRight<28>(word), 15));
+                if (unit % 4 == 0) block.Words(2 + 8 * unit, indices);
                 UnitCodes codes;
                 for (std::size_t i = 0; i < 8; ++i) {
-                  const VU32 low = Right(block.Word(2 + 8 * unit + i / 4 * 4), 8 * (i % 4));
+                  const VU32 low = Right(indices[unit % 4 * 2 + i / 4], 8 * (i % 4));
                   const VU32 signs = EvenSigns(Right(word, 7 * (i / 2)));
                   SetFour(grid, i, Bits(low, 0xff), Right(signs, 4 * (i % 2)), codes);
                 }
@@ -203,15 +209,16 @@ void Iq2S(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, st
             [grid](const FileRows& block, const Slab& slab) {
               slab.StoreD(block.Word(0));
               StoreScalesOf16(block, 74, slab);
+              VU32 low[8], signs[8];
+              block.Words(2, low);
+              block.Words(34, signs);
               for (std::size_t unit = 0; unit < kUnits; ++unit) {
-                const VU32 low = block.Word(2 + 4 * unit);
-                const VU32 signs = block.Word(34 + 4 * unit);
                 const VU32 high = Right(block.Word(66 + unit / 4 * 4), 8 * (unit % 4));
                 UnitCodes codes;
                 for (std::size_t i = 0; i < 4; ++i) {
-                  const VU32 index = hn::Or(Bits(Right(low, 8 * i), 0xff),
+                  const VU32 index = hn::Or(Bits(Right(low[unit], 8 * i), 0xff),
                                             hn::ShiftLeft<8>(Bits(Right(high, 2 * i), 3)));
-                  SetEight(grid, i, index, Right(signs, 8 * i), codes);
+                  SetEight(grid, i, index, Right(signs[unit], 8 * i), codes);
                 }
                 StoreThreeBits(codes, slab.Planes(unit));
               }
@@ -226,10 +233,12 @@ void Iq2Xs(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes,
             [grid](const FileRows& block, const Slab& slab) {
               slab.StoreD(block.Word(0));
               StoreScalesOf16(block, 66, slab);
+              VU32 words[8];
               for (std::size_t unit = 0; unit < kUnits; ++unit) {
+                if (unit % 4 == 0) block.Words(2 + 8 * unit, words);
                 UnitCodes codes;
                 for (std::size_t i = 0; i < 4; ++i) {
-                  const VU32 half = Right(block.Word(2 + 8 * unit + i / 2 * 4), 16 * (i % 2));
+                  const VU32 half = Right(words[unit % 4 * 2 + i / 2], 16 * (i % 2));
                   SetEight(grid, i, Bits(half, 511), EvenSigns(hn::ShiftRight<9>(half)), codes);
                 }
                 StoreThreeBits(codes, slab.Planes(unit));
@@ -244,9 +253,11 @@ void Iq2Xxs(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes,
   PackSlabs(kIq2Xxs, 66, rows, num_rows, row_bytes, row_width, packed,
             [grid](const FileRows& block, const Slab& slab) {
               slab.StoreD(block.Word(0));
+              VU32 words[8];
               for (std::size_t unit = 0; unit < kUnits; ++unit) {
-                const VU32 indices = block.Word(2 + 8 * unit);
-                const VU32 word = block.Word(6 + 8 * unit);
+                if (unit % 4 == 0) block.Words(2 + 8 * unit, words);
+                const VU32 indices = words[unit % 4 * 2];
+                const VU32 word = words[unit % 4 * 2 + 1];
                 slab.StoreScale(unit, OddScale(hn::ShiftRight<28>(word), 15));
                 UnitCodes codes;
                 for (std::size_t i = 0; i < 4; ++i) {
@@ -278,14 +289,16 @@ void Iq1M(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, st
                 const VU32 scale = Right(scales[i / 8], 16 * (i / 4 % 2) + 3 * (i % 4));
                 slab.StoreScale(i, OddScale(scale, 7));
               }
+              VU32 low[8], highs[4];
+              block.Words(0, low);
+              block.Words(32, highs);
               for (std::size_t unit = 0; unit < kUnits; ++unit) {
-                const VU32 low = block.Word(4 * unit);
-                const VU32 high = Right(block.Word(32 + unit / 2 * 4), 16 * (unit % 2));
+                const VU32 high = Right(highs[unit / 2], 16 * (unit % 2));
                 UnitCodes codes;
                 for (std::size_t i = 0; i < 4; ++i) {
                   const VU32 four = Right(high, 4 * i);
                   const VU32 index =
-                      hn::Or(Bits(Right(low, 8 * i), 0xff), hn::ShiftLeft<8>(Bits(four, 7)));
+                      hn::Or(Bits(Right(low[unit], 8 * i), 0xff), hn::ShiftLeft<8>(Bits(four, 7)));
                   SetEight(grid, i, index, EightOf(Bits(hn::ShiftRight<3>(four), 1)), codes);
                 }
                 StoreThreeBits(codes, slab.Planes(unit));
@@ -301,14 +314,16 @@ void Iq1S(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, st
   PackSlabs(kIq2Xxs, 50, rows, num_rows, row_bytes, row_width, packed,
             [grid](const FileRows& block, const Slab& slab) {
               slab.StoreD(block.Word(0));
+              VU32 low[8], highs[4];
+              block.Words(2, low);
+              block.Words(34, highs);
               for (std::size_t unit = 0; unit < kUnits; ++unit) {
-                const VU32 low = block.Word(2 + 4 * unit);
-                const VU32 high = Right(block.Word(34 + unit / 2 * 4), 16 * (unit % 2));
+                const VU32 high = Right(highs[unit / 2], 16 * (unit % 2));
                 slab.StoreScale(unit, OddScale(hn::ShiftRight<12>(high), 7));
                 const VU32 signs = EightOf(Bits(hn::ShiftRight<15>(high), 1));
                 UnitCodes codes;
                 for (std::size_t i = 0; i < 4; ++i) {
-                  const VU32 index = hn::Or(Bits(Right(low, 8 * i), 0xff),
+                  const VU32 index = hn::Or(Bits(Right(low[unit], 8 * i), 0xff),
                                             hn::ShiftLeft<8>(Bits(Right(high, 3 * i), 7)));
                   SetEight(grid, i, index, signs, codes);
                 }
@@ -329,10 +344,7 @@ void Tq20(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, st
               slab.StoreD(hn::ShiftRight<16>(block.Word(62)));
               StoreOnes(slab);
               for (std::size_t half = 0; half < 2; ++half) {
-                UnitCodes codes;
-                for (std::size_t i = 0; i < 8; ++i) {
-                  codes.group[i] = block.Word(half * 32 + 4 * i);
-                }
+                const UnitCodes codes = UnitCodes::Of(block, half * 32);
                 for (std::size_t part = 0; part < 4; ++part) {
                   StoreTwoBits(codes, 2 * part, slab.Planes(4 * half + part));
                 }
@@ -364,17 +376,21 @@ void Tq10(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, st
             [](const FileRows& block, const Slab& slab) {
               slab.StoreD(hn::ShiftRight<16>(block.Word(50)));
               StoreOnes(slab);
+              VU32 first[8], second[4];
+              block.Words(0, first);
+              block.Words(32, second);
+              const VU32 last = block.Word(48);
               for (std::size_t unit = 0; unit < kUnits; ++unit) {
                 UnitCodes codes;
                 for (std::size_t i = 0; i < 8; ++i) {
                   const std::size_t column = unit * kUnitColumns + 4 * i;
                   if (column < 160) {
-                    codes.group[i] = TernaryDigits(block.Word(column % 32), column / 32);
+                    codes.group[i] = TernaryDigits(first[i], unit);
                   } else if (column < 240) {
                     const std::size_t rest = column - 160;
-                    codes.group[i] = TernaryDigits(block.Word(32 + rest % 16), rest / 16);
+                    codes.group[i] = TernaryDigits(second[i % 4], rest / 16);
                   } else {
-                    codes.group[i] = TernaryDigits(block.Word(48), (column - 240) / 4);
+                    codes.group[i] = TernaryDigits(last, (column - 240) / 4);
                   }
                 }
                 StoreTwoBits(codes, 0, slab.Planes(unit));

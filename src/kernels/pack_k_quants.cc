@@ -12,12 +12,13 @@ HWY_BEFORE_NAMESPACE();
 namespace kernels {
 namespace HWY_NAMESPACE {
 
-// The 6-bit scales and mins of Q4_K and Q5_K: 12 bytes. Those of sub-blocks 4.. have their upper
-// bits above the first ones.
-HWY_INLINE void PackScalesAndMins(const FileRows& rows, std::size_t offset, const Slab& slab) {
-  const VU32 first = rows.Word(offset);
-  const VU32 second = rows.Word(offset + 4);
-  const VU32 third = rows.Word(offset + 8);
+// What Q4_K and Q5_K start with: d, dmin; 12 bytes of 6-bit scales and mins, those of
+// sub-blocks 4.. having their upper bits above the first ones.
+HWY_INLINE void PackScalesAndMins(const FileRows& rows, const Slab& slab) {
+  VU32 words[4];
+  rows.Words(0, words);
+  slab.StoreScaleAndMin(words[0]);
+  const auto [d, first, second, third] = words;
   const auto high = [](VU32 word) { return Bits(hn::ShiftRight<2>(word), 0x30303030); };
   const VU32 scales[] = {Bits(first, 0x3f3f3f3f), hn::Or(Bits(third, 0x0f0f0f0f), high(first))};
   const VU32 mins[] = {Bits(second, 0x3f3f3f3f),
@@ -35,8 +36,7 @@ void Q4K(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, std
          std::byte* packed) {
   PackSlabs(kQ4K, 144, rows, num_rows, row_bytes, row_width, packed,
             [](const FileRows& block, const Slab& slab) {
-              slab.StoreScaleAndMin(block.Word(0));
-              PackScalesAndMins(block, 4, slab);
+              PackScalesAndMins(block, slab);
               for (std::size_t unit = 0; unit < kUnits; unit += 2) {
                 StoreFourBitHalves<4>(block, 16 + 16 * unit, slab.Planes(unit),
                                       slab.Planes(unit + 1));
@@ -49,10 +49,8 @@ void Q5K(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, std
          std::byte* packed) {
   PackSlabs(kQ5K, 176, rows, num_rows, row_bytes, row_width, packed,
             [](const FileRows& block, const Slab& slab) {
-              slab.StoreScaleAndMin(block.Word(0));
-              PackScalesAndMins(block, 4, slab);
-              UnitCodes high;
-              for (std::size_t i = 0; i < 8; ++i) high.group[i] = block.Word(16 + 4 * i);
+              PackScalesAndMins(block, slab);
+              const UnitCodes high = UnitCodes::Of(block, 16);
               for (std::size_t unit = 0; unit < kUnits; ++unit) {
                 StoreOneBits(high, unit, slab.Planes(unit));
               }
@@ -70,15 +68,13 @@ void Q6K(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, std
   PackSlabs(kQ6K, 210, rows, num_rows, row_bytes, row_width, packed,
             [](const FileRows& block, const Slab& slab) {
               slab.StoreD(hn::ShiftRight<16>(block.Word(206)));
-              for (std::size_t i = 0; i < 16; i += 4) {
-                const VU32 scales = block.Word(192 + i);
-                for (std::size_t k = 0; k < 4; ++k) slab.StoreScale(i + k, Right(scales, 8 * k));
+              VU32 scales[4];
+              block.Words(192, scales);
+              for (std::size_t i = 0; i < 16; ++i) {
+                slab.StoreScale(i, Right(scales[i / 4], 8 * (i % 4)));
               }
               for (std::size_t half = 0; half < 2; ++half) {
-                UnitCodes high;
-                for (std::size_t i = 0; i < 8; ++i) {
-                  high.group[i] = block.Word(128 + half * 32 + 4 * i);
-                }
+                const UnitCodes high = UnitCodes::Of(block, 128 + half * 32);
                 for (std::size_t part = 0; part < 4; ++part) {
                   StoreTwoBits(high, 2 * part, slab.Planes(4 * half + part));
                 }
@@ -108,13 +104,9 @@ void Q3K(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, std
                                   hn::Sub(Bits(Right(four, 8 * k), 0xff), hn::Set(U32(), 32)));
                 }
               }
-              UnitCodes ones;
-              for (std::size_t i = 0; i < 8; ++i) ones.group[i] = block.Word(4 * i);
+              const UnitCodes ones = UnitCodes::Of(block, 0);
               for (std::size_t half = 0; half < 2; ++half) {
-                UnitCodes twos;
-                for (std::size_t i = 0; i < 8; ++i) {
-                  twos.group[i] = block.Word(32 + half * 32 + 4 * i);
-                }
+                const UnitCodes twos = UnitCodes::Of(block, 32 + half * 32);
                 for (std::size_t part = 0; part < 4; ++part) {
                   const std::size_t unit = 4 * half + part;
                   StoreOneBits(ones, unit, slab.Planes(unit));
@@ -130,21 +122,17 @@ void Q2K(const std::byte* rows, std::size_t num_rows, std::size_t row_bytes, std
   PackSlabs(kQ2K, 84, rows, num_rows, row_bytes, row_width, packed,
             [](const FileRows& block, const Slab& slab) {
               slab.StoreScaleAndMin(block.Word(80));
-              for (std::size_t i = 0; i < 16; i += 4) {
-                const VU32 four = block.Word(i);
-                for (std::size_t k = 0; k < 4; ++k) {
-                  slab.StoreScale(i + k, Bits(Right(four, 8 * k), 0x0f));
-                }
-                for (std::size_t k = 0; k < 2; ++k) {
-                  const VU32 mins = Bits(Right(four, 16 * k + 4), 0x0f0f);
-                  slab.StoreMins(i / 2 + k, ByteOf<0>(mins), ByteOf<1>(mins));
-                }
+              VU32 words[4];
+              block.Words(0, words);
+              for (std::size_t i = 0; i < 16; ++i) {
+                slab.StoreScale(i, Bits(Right(words[i / 4], 8 * (i % 4)), 0x0f));
+              }
+              for (std::size_t i = 0; i < 8; ++i) {
+                const VU32 mins = Bits(Right(words[i / 2], 16 * (i % 2) + 4), 0x0f0f);
+                slab.StoreMins(i, ByteOf<0>(mins), ByteOf<1>(mins));
               }
               for (std::size_t half = 0; half < 2; ++half) {
-                UnitCodes codes;
-                for (std::size_t i = 0; i < 8; ++i) {
-                  codes.group[i] = block.Word(16 + half * 32 + 4 * i);
-                }
+                const UnitCodes codes = UnitCodes::Of(block, 16 + half * 32);
                 for (std::size_t part = 0; part < 4; ++part) {
                   StoreTwoBits(codes, 2 * part, slab.Planes(4 * half + part));
                 }
