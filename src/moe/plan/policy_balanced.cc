@@ -18,7 +18,7 @@ using Owners = std::vector<std::uint8_t>;
 using Order = std::vector<std::size_t>;
 
 // Layer costs evaluated for each start.
-constexpr std::size_t kBudget = 800'000;
+constexpr std::size_t kBudget = 350'000;
 constexpr std::size_t kMaxPermuted = 7;
 
 Order ListOrder(const PlanRequest& request) {
