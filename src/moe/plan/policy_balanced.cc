@@ -19,7 +19,7 @@ using Order = std::vector<std::size_t>;
 
 // Layer costs evaluated for each start.
 constexpr std::size_t kBudget = 350'000;
-constexpr std::size_t kMaxPermuted = 7;
+constexpr std::size_t kMaxPermuted = 5;
 
 Order ListOrder(const PlanRequest& request) {
   Order order(request.targets.size());
