@@ -1,6 +1,7 @@
 #include "kernels/matrix_kernel.h"
 
 #include <ggml-backend.h>
+#include <ggml-cpp.h>
 #include <ggml.h>
 #include <gtest/gtest.h>
 
@@ -15,8 +16,6 @@
 #include <tuple>
 #include <utility>
 #include <vector>
-
-#include "gg/cpu_traits.h"
 
 namespace kernels {
 namespace {
@@ -257,23 +256,28 @@ std::vector<double> ReferenceOf(const Matrix& matrix, const std::vector<std::vec
   return out;
 }
 
+// What ggml's mul_mat on the CPU gives.
 std::vector<float> GgmlOf(const Matrix& matrix, const std::vector<std::vector<float>>& rows) {
-  const auto traits = gg::CpuTraits::Loaded()->Of(matrix.type);
-  std::vector<float> out;
-  for (const auto& row : rows) {
-    std::vector<std::byte> vector(row.size() / traits->dot_block * traits->dot_block_bytes);
-    if (traits->from_float == nullptr) {
-      std::memcpy(vector.data(), row.data(), vector.size());
-    } else {
-      traits->from_float(row.data(), vector.data(), static_cast<std::int64_t>(row.size()));
-    }
-    for (std::size_t r = 0; r < matrix.num_rows; ++r) {
-      float value = 0;
-      traits->vec_dot(static_cast<int>(row.size()), &value, 0,
-                      matrix.encoded.data() + r * matrix.row_bytes, 0, vector.data(), 0, 1);
-      out.push_back(value);
-    }
+  const ggml_backend_ptr backend(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
+  const ggml_context_ptr context(
+      ggml_init({.mem_size = 1 << 20, .mem_buffer = nullptr, .no_alloc = true}));
+  const auto width = static_cast<std::int64_t>(matrix.row_width);
+  ggml_tensor* weights = ggml_new_tensor_2d(context.get(), static_cast<ggml_type>(matrix.type),
+                                            width, static_cast<std::int64_t>(matrix.num_rows));
+  ggml_tensor* x = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, width,
+                                      static_cast<std::int64_t>(rows.size()));
+  ggml_tensor* product = ggml_mul_mat(context.get(), weights, x);
+  ggml_cgraph* graph = ggml_new_graph(context.get());
+  ggml_build_forward_expand(graph, product);
+  const ggml_backend_buffer_ptr buffer(
+      ggml_backend_alloc_ctx_tensors(context.get(), backend.get()));
+  ggml_backend_tensor_set(weights, matrix.encoded.data(), 0, ggml_nbytes(weights));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    ggml_backend_tensor_set(x, rows[i].data(), i * x->nb[1], x->nb[1]);
   }
+  EXPECT_EQ(ggml_backend_graph_compute(backend.get(), graph), GGML_STATUS_SUCCESS);
+  std::vector<float> out(rows.size() * matrix.num_rows);
+  ggml_backend_tensor_get(product, out.data(), 0, out.size() * sizeof(float));
   return out;
 }
 
