@@ -43,7 +43,7 @@ class PlacedBackend : public ModelBackend {
   // is of this model and outlives the recording. Evaluate then also fails, with the slots cleared,
   // on what RoutingProfile::CountStep refuses.
   virtual void RecordRouting(moe::RoutingProfile* profile) = 0;
-  // (row, slot) pairs computed in the primary's own graph so far.
+  // (row, slot) pairs computed in the primary's own graph so far. Any thread.
   virtual std::uint64_t primary_pairs() const = 0;
 };
 

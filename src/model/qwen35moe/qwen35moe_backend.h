@@ -8,6 +8,7 @@
 #include <ggml-cpp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -58,7 +59,9 @@ class Qwen35MoeBackend final : public PlacedBackend {
   }
   base::Bytes untouched_host_bytes() const override;
   void RecordRouting(moe::RoutingProfile* profile) override { recorded_ = profile; }
-  std::uint64_t primary_pairs() const override { return primary_pairs_; }
+  std::uint64_t primary_pairs() const override {
+    return primary_pairs_.load(std::memory_order_relaxed);
+  }
 
   std::size_t num_slots() const override { return lengths_.size(); }
   std::size_t context_length() const override { return options_.context_length; }
@@ -123,7 +126,7 @@ class Qwen35MoeBackend final : public PlacedBackend {
   std::vector<std::unique_ptr<Graph>> graphs_;  // most recently used first
   bool graphs_are_stale_ = false;               // made for other layers on the primary than now
   std::uint64_t graphs_built_ = 0;
-  std::uint64_t primary_pairs_ = 0;
+  std::atomic<std::uint64_t> primary_pairs_ = 0;  // read by status pages while steps run
   NodeTimer timer_;
   bool times_nodes_ = false;
   std::vector<std::uint32_t> lengths_;  // [num_slots]

@@ -94,7 +94,7 @@ class MoeExpertCompute {
   // 1 for a simple owner; for the multi-target object the number of its owners.
   virtual std::size_t num_parts() const = 0;
 
-  // Rows (pairs) computed since the object was made, per part.
+  // Rows (pairs) computed since the object was made, per part. Of a simple owner from any thread.
   virtual std::uint64_t num_pairs(std::size_t index) const = 0;
   // Since the object was made, from any thread; zero where nobody measures (MeasuredCompute does).
   virtual ExpertTimes times() const { return {}; }
