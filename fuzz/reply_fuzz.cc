@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/utf8.h"
 #include "server/chat/reply.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -17,9 +18,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     reply.Feed({.token = 1, .piece = text.substr(i, step)});
   }
   reply.Finish(engine::FinishReason::kEnd);
-  if (!server::IsUtf8(reply.content()) || !server::IsUtf8(reply.reasoning())) std::abort();
+  if (base::FindNonUtf8(reply.content()) || base::FindNonUtf8(reply.reasoning())) std::abort();
   for (const server::ToolCall& call : reply.calls()) {
-    if (!server::IsUtf8(call.arguments)) std::abort();
+    if (base::FindNonUtf8(call.arguments)) std::abort();
   }
   return 0;
 }

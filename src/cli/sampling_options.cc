@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/quote.h"
+#include "model/text/grammar_syntax.h"
 
 namespace cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <format>
 
 #include "engine/grammar/schema_converter.h"
-#include "model/text/sampler.h"
+#include "model/text/grammar_syntax.h"
 
 namespace engine {
 namespace {

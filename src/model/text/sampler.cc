@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/quote.h"
+#include "model/text/grammar_syntax.h"
 
 namespace model {
 namespace {
@@ -84,11 +86,19 @@ LlamaSampler MakeChoice(const SamplingSettings& settings) {
 
 base::Result<LlamaSampler> MakeGrammar(const std::string& grammar, const Vocabulary& vocabulary) {
   if (grammar.empty()) return LlamaSampler();
+  auto token_names = CheckGrammar(grammar);
+  if (!token_names) return base::Forward(token_names);
+  for (const std::string& name : *token_names) {
+    auto tokens = vocabulary.Tokenize(name, /*add_special=*/false);
+    if (!tokens) return base::Forward(tokens);
+    if (tokens->size() == 1) continue;
+    return Fail(ErrorKind::kInvalidInput, "the grammar names {}, which is no token of the model",
+                base::Quote(name));
+  }
   LlamaSampler sampler(llama_sampler_init_grammar(vocabulary.handle(), grammar.c_str(), "root"));
   if (!sampler) {
     return Fail(ErrorKind::kInvalidInput,
-                "the grammar does not parse; write GBNF with a rule `root` and without left "
-                "recursion");
+                "a rule of the grammar begins with itself; let it begin with something else");
   }
   return sampler;
 }

@@ -54,19 +54,15 @@ struct SamplingSettings {
 
 inline constexpr std::int32_t kMaxLastTokens = 1 << 15;
 
-// The longest grammar and how deep its parentheses may nest; libllama's parser is recursive.
-inline constexpr std::size_t kMaxGrammarBytes = 1 << 20;
-inline constexpr int kMaxGrammarDepth = 200;
-
 // What can be said without a model. Errors: kInvalidInput, naming the setting, for one that is not
-// a number or out of range.
+// a number or out of range; those of CheckGrammar.
 base::Result<void> CheckSettings(const SamplingSettings& settings);
 
 class Sampler {
  public:
   // `vocabulary` outlives the sampler. Errors: those of CheckSettings; kInvalidInput for a biased
-  // token that the model does not have, a grammar that does not parse, or grammar and DRY with a
-  // model without a tokeniser.
+  // token that the model does not have, also in a grammar, a grammar with left recursion, or
+  // grammar and DRY with a model without a tokeniser.
   static base::Result<Sampler> Make(const SamplingSettings& settings, const Vocabulary& vocabulary);
 
   Sampler(Sampler&&) noexcept;

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "model/text/grammar_syntax.h"
 #include "model/text/sampler.h"
 
 namespace model {
@@ -24,48 +25,6 @@ base::Result<void> CheckLastN(std::string_view name, std::int32_t value) {
 base::Result<void> CheckAtLeastZero(std::string_view name, std::int32_t value) {
   if (value >= 0) return {};
   return base::Fail(base::ErrorKind::kInvalidInput, "{} is {}; use 0 or more", name, value);
-}
-
-// How deep parentheses nest, those in literals, classes and comments left aside.
-int GrammarDepth(std::string_view grammar) {
-  int depth = 0;
-  int deepest = 0;
-  char inside = 0;  // what ends the literal, class or comment
-  for (std::size_t i = 0; i < grammar.size(); ++i) {
-    const char c = grammar[i];
-    if (inside != 0) {
-      if (c == '\\' && inside != '\n') ++i;
-      if (c == inside) inside = 0;
-    } else if (c == '"') {
-      inside = '"';
-    } else if (c == '[') {
-      inside = ']';
-    } else if (c == '#') {
-      inside = '\n';
-    } else if (c == '(') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == ')') {
-      --depth;
-    }
-  }
-  return deepest;
-}
-
-base::Result<void> CheckGrammar(std::string_view grammar) {
-  if (grammar.size() > kMaxGrammarBytes) {
-    return base::Fail(base::ErrorKind::kInvalidInput, "a grammar of {} bytes; it may have {}",
-                      grammar.size(), kMaxGrammarBytes);
-  }
-  if (grammar.contains('\0')) {
-    return base::Fail(base::ErrorKind::kInvalidInput,
-                      "the grammar holds a null character; write \\x00");
-  }
-  if (const int depth = GrammarDepth(grammar); depth > kMaxGrammarDepth) {
-    return base::Fail(base::ErrorKind::kInvalidInput,
-                      "the grammar nests parentheses {} deep; it may {}, use rules instead", depth,
-                      kMaxGrammarDepth);
-  }
-  return {};
 }
 
 base::Result<void> CheckDry(const SamplingSettings& settings) {
@@ -109,7 +68,10 @@ base::Result<void> CheckSettings(const SamplingSettings& settings) {
                         bias.token, bias.bias);
     }
   }
-  return CheckGrammar(settings.grammar);
+  if (settings.grammar.empty()) return {};
+  auto grammar = CheckGrammar(settings.grammar);
+  if (!grammar) return base::Forward(grammar);
+  return {};
 }
 
 }  // namespace model

@@ -66,13 +66,4 @@ std::string Utf8Stream::Finish() {
   return std::string(kReplacement);
 }
 
-bool IsUtf8(std::string_view text) {
-  while (!text.empty()) {
-    const Front front = FrontOf(text);
-    if (front.kind != Front::Kind::kCharacter) return false;
-    text.remove_prefix(front.size);
-  }
-  return true;
-}
-
 }  // namespace server

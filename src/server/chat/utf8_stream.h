@@ -21,7 +21,4 @@ class Utf8Stream {
   std::string pending_;  // the beginning of one character, at most 3 bytes
 };
 
-// Whether all of `text` is UTF-8: no overlong forms, no surrogates, nothing beyond U+10FFFF.
-bool IsUtf8(std::string_view text);
-
 }  // namespace server
