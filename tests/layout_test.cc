@@ -57,9 +57,10 @@ TEST_P(LayoutTest, GivesTheNumbersOfTheSingleTargetRun) {
 TEST_P(LayoutTest, RecordedCountsAreTheRowsThatEachOwnerComputed) {
   const auto model = LoadLayout(ModelPath("tiny-f32"), GetParam().targets);
   ASSERT_NE(model, nullptr);
-  moe::RoutingProfile profile(model->identity(), "x");
-  model->RecordRouting(&profile);
+  moe::RoutingRecorder recorder(model->identity(), "x");
+  model->RecordRouting(&recorder);
   const std::vector<float> logits = LayoutLogits(model->backend());
+  const moe::RoutingProfile profile = recorder.Snapshot();
   EXPECT_EQ(profile.num_tokens(), kLayoutTokens);
   const moe::ExpertSplitPlan& plan = model->plan();
   std::vector<std::uint64_t> rows(plan.targets().size(), 0);
@@ -76,29 +77,29 @@ TEST_P(LayoutTest, RecordedCountsAreTheRowsThatEachOwnerComputed) {
   model->RecordRouting(nullptr);
   const model::BatchRow row{.token = 1, .slot = 0, .position = kLayoutTokens};
   EXPECT_TRUE(model->backend().Evaluate({&row, 1}, {}));
-  model->RecordRouting(&profile);
+  model->RecordRouting(&recorder);
   EXPECT_FALSE(model->backend().Evaluate({&row, 1}, {})) << "the position is taken";
-  EXPECT_EQ(profile.num_tokens(), kLayoutTokens);
+  EXPECT_EQ(recorder.Snapshot().num_tokens(), kLayoutTokens);
 }
 
 TEST(LayoutRecordingTest, ChangesNoBit) {
   const auto model = LoadLayout(ModelPath("tiny-f32"), "cpu");
   ASSERT_NE(model, nullptr);
-  moe::RoutingProfile profile(model->identity(), "x");
-  model->RecordRouting(&profile);
+  moe::RoutingRecorder recorder(model->identity(), "x");
+  model->RecordRouting(&recorder);
   EXPECT_EQ(LayoutLogits(model->backend()), SingleTarget(ModelPath("tiny-f32")));
 }
 
 TEST(LayoutRecordingTest, AnAbandonedStepCountsNothing) {
   const auto model = LoadLayout(ModelPath("tiny-f32"), "cpu");
   ASSERT_NE(model, nullptr);
-  moe::RoutingProfile profile(model->identity(), "x");
-  model->RecordRouting(&profile);
+  moe::RoutingRecorder recorder(model->identity(), "x");
+  model->RecordRouting(&recorder);
   std::stop_source stop;
   stop.request_stop();
   const model::BatchRow row{.token = 1, .slot = 0, .position = 0};
   EXPECT_FALSE(model->backend().Evaluate({&row, 1}, stop.get_token()));
-  EXPECT_EQ(profile.num_tokens(), 0u);
+  EXPECT_EQ(recorder.Snapshot().num_tokens(), 0u);
 }
 
 TEST_P(LayoutTest, OnlyTheMultiPathHasAMultiTargetObject) {

@@ -50,11 +50,13 @@ class LoadedModel {
   // The object that drives the layers' experts; nullptr when the primary's graph computes all.
   moe::MoeExpertCompute* routed() const { return components_->compute().routed(); }
   std::uint32_t experts_per_token() const { return placement_.description.shape.experts_per_token; }
+  const gg::GgufFile& file() const { return placement_.file; }
   double load_ms() const { return load_ms_; }
   const moe::ModelIdentity& identity() const { return placement_.description.shape.identity; }
+  // Any thread, while the backend computes too.
   std::vector<TargetUse> Use() const;
   // As model::PlacedBackend::RecordRouting.
-  void RecordRouting(moe::RoutingProfile* profile) { backend_->RecordRouting(profile); }
+  void RecordRouting(moe::RoutingRecorder* recorder) { backend_->RecordRouting(recorder); }
 
  private:
   explicit LoadedModel(ModelPlacement placement) : placement_(std::move(placement)) {}

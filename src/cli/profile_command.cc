@@ -88,8 +88,8 @@ base::Result<void> Record(const Session& session, const ProfileOptions& options)
                                  options.threads, interrupt.token());
   if (!model) return base::Forward(model);
 
-  moe::RoutingProfile profile((*model)->identity(), TextName(options.texts));
-  (*model)->RecordRouting(&profile);
+  moe::RoutingRecorder recorder((*model)->identity(), TextName(options.texts));
+  (*model)->RecordRouting(&recorder);
   ProgressLine progress;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     auto tokens = (*model)->vocabulary().Tokenize(texts[i], /*add_special=*/true);
@@ -107,7 +107,7 @@ base::Result<void> Record(const Session& session, const ProfileOptions& options)
   }
   progress.Clear();
   (*model)->RecordRouting(nullptr);
-  return WriteAndPrint(session, options, profile);
+  return WriteAndPrint(session, options, recorder.Snapshot());
 }
 
 struct MergeItem {

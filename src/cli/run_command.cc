@@ -99,10 +99,10 @@ base::Result<void> Run(const Session& session, RunCommandOptions& options) {
   if (!prompt) return base::Forward(prompt);
   const std::size_t prompt_tokens = prompt->size();
 
-  std::optional<moe::RoutingProfile> profile;
+  std::optional<moe::RoutingRecorder> recorder;
   if (!options.record.empty()) {
-    profile.emplace((*model)->identity(), PromptName(options));
-    (*model)->RecordRouting(&*profile);
+    recorder.emplace((*model)->identity(), PromptName(options));
+    (*model)->RecordRouting(&*recorder);
   }
   ProgressLine progress;
   engine::CompletionObserver observer;
@@ -131,7 +131,8 @@ base::Result<void> Run(const Session& session, RunCommandOptions& options) {
     return base::Forward(completion);
   }
   const auto record = [&]() -> base::Result<void> {
-    return profile ? WriteProfile(session, *profile, options.record) : base::Result<void>();
+    return recorder ? WriteProfile(session, recorder->Snapshot(), options.record)
+                    : base::Result<void>();
   };
   if (options.json) {
     if (auto recorded = record(); !recorded) return recorded;

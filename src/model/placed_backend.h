@@ -21,7 +21,7 @@
 #include "moe/compute/expert_compute.h"
 #include "moe/compute/expert_weights.h"
 #include "moe/compute/repack.h"
-#include "moe/profile/profile.h"
+#include "moe/profile/routing_recorder.h"
 #include "moe/target/ids.h"
 
 namespace model {
@@ -38,11 +38,11 @@ class PlacedBackend : public ModelBackend {
   virtual const std::shared_ptr<const moe::ExpertWeights>& expert_weights() const = 0;
   // Host memory that the largest step computes in and that is not there before such a step ran.
   virtual base::Bytes untouched_host_bytes() const = 0;
-  // Counts in `profile` which experts the routers select for every row of each Evaluate that
-  // succeeds, from the next one on, wherever the experts are computed; nullptr ends that. `profile`
-  // is of this model and outlives the recording. Evaluate then also fails, with the slots cleared,
-  // on what RoutingProfile::CountStep refuses.
-  virtual void RecordRouting(moe::RoutingProfile* profile) = 0;
+  // Tells `recorder` which experts the routers select for every row of each Evaluate that succeeds,
+  // from the next one on, wherever the experts are computed; nullptr ends that. `recorder` is for
+  // this model and outlives the recording. Evaluate then also fails, with the slots cleared, on
+  // what RoutingRecorder::CountStep refuses.
+  virtual void RecordRouting(moe::RoutingRecorder* recorder) = 0;
   // (row, slot) pairs computed in the primary's own graph so far. Any thread.
   virtual std::uint64_t primary_pairs() const = 0;
 };

@@ -241,7 +241,7 @@ base::Result<std::span<const float>> Qwen35MoeBackend::Evaluate(std::span<const 
   if (!graph) return base::Forward(graph);
 
   logits_.resize(std::size_t{layout->shape.num_outputs} * hparams_.num_vocab);
-  routing_.resize(recorded_ == nullptr ? 0 : (*graph)->routing_size());
+  routing_.resize(recorder_ == nullptr ? 0 : (*graph)->routing_size());
   stop_ = std::move(stop);
   experts_->StartStep();
   base::Result<void> run =
@@ -249,8 +249,8 @@ base::Result<std::span<const float>> Qwen35MoeBackend::Evaluate(std::span<const 
   base::Result<void> experts = experts_->EndStep();
   stop_ = {};
   if (!experts) run = std::move(experts);
-  if (run && recorded_ != nullptr) {
-    run = recorded_->CountStep(routing_, rows.size(), hparams_.experts_per_token);
+  if (run && recorder_ != nullptr) {
+    run = recorder_->CountStep(routing_, rows.size(), hparams_.experts_per_token);
   }
   if (!run) {
     for (const BatchRow& row : rows) ClearSlot(row.slot);

@@ -58,7 +58,7 @@ class Qwen35MoeBackend final : public PlacedBackend {
     return expert_weights_;
   }
   base::Bytes untouched_host_bytes() const override;
-  void RecordRouting(moe::RoutingProfile* profile) override { recorded_ = profile; }
+  void RecordRouting(moe::RoutingRecorder* recorder) override { recorder_ = recorder; }
   std::uint64_t primary_pairs() const override {
     return primary_pairs_.load(std::memory_order_relaxed);
   }
@@ -131,7 +131,7 @@ class Qwen35MoeBackend final : public PlacedBackend {
   bool times_nodes_ = false;
   std::vector<std::uint32_t> lengths_;  // [num_slots]
   std::vector<float> logits_;
-  moe::RoutingProfile* recorded_ = nullptr;
+  moe::RoutingRecorder* recorder_ = nullptr;
   std::vector<std::int32_t> routing_;  // of the last step that was recorded, as Graph::Run gives it
   std::stop_token stop_;               // of the Evaluate in progress
 };
