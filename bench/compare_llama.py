@@ -247,13 +247,16 @@ def lines_of(arguments: argparse.Namespace, results: list[tuple[Case, list[dict]
 HEADER = ["model", "what", "llama.cpp", "ours", "ratio", "pairs", "of the bandwidth limit"]
 
 
+def table_of(rows: list[list[str]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    rows = [rows[0], ["-" * width for width in widths], *rows[1:]]
+    return "\n".join("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |"
+                     for row in rows)
+
+
 def report(arguments: argparse.Namespace, results: list[tuple[Case, list[dict]]],
            busy: bool) -> str:
-    rows = [HEADER] + lines_of(arguments, results)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
-    rows.insert(1, ["-" * width for width in widths])
-    text = "\n".join("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |"
-                     for row in rows)
+    text = table_of([HEADER] + lines_of(arguments, results))
     probes = [pair["probe"] for _, pairs in results for pair in pairs]
     text += (f"\n\nTokens/s, medians of {arguments.pairs} pairs. Read bandwidth {min(probes):.1f} to "
              f"{max(probes):.1f} GB/s. {cpu_name()}, {os.cpu_count()} threads. "
