@@ -7,9 +7,11 @@
 #include <sys/wait.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <string_view>
+#include <thread>
 
 #include "base/file.h"
 
@@ -90,6 +92,19 @@ bool RunningProgram::Ended(bool wait) {
   EXPECT_GE(ended, 0) << std::strerror(errno);
   if (ended != 0) running_ = false;
   return !running_;
+}
+
+int ServedPort(RunningProgram& program) {
+  constexpr std::string_view kAddress = " on http://127.0.0.1:";
+  while (!program.Ended(/*wait=*/false)) {
+    const std::string log = program.Written(Stream::kErr);
+    const std::size_t at = log.find(kAddress);
+    if (at != std::string::npos && log.find('\n', at) != std::string::npos) {
+      return std::stoi(log.substr(at + kAddress.size()));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return 0;
 }
 
 ProgramResult RunningProgram::Result() const {

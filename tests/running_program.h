@@ -58,4 +58,7 @@ class RunningProgram {
   int status_ = 0xff << 8;  // the exit status of what was never started
 };
 
+// The port that a started `serve` listens on, from when it is ready; 0 when it ended before.
+int ServedPort(RunningProgram& program);
+
 }  // namespace test

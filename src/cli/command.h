@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/log.h"
 #include "base/result.h"
@@ -20,6 +21,8 @@ namespace cli {
 // What every command is given.
 struct Session {
   base::Log log;  // to stderr
+  // Also told what a progress line says, wherever stderr goes; may be empty.
+  std::function<void(std::string_view)> progress;
 };
 
 struct Command {
@@ -44,5 +47,6 @@ Command AddRunCommand(CLI::App& program);
 Command AddPerplexityCommand(CLI::App& program);
 Command AddBenchCommand(CLI::App& program);
 Command AddProfileCommand(CLI::App& program);
+Command AddServeCommand(CLI::App& program);
 
 }  // namespace cli

@@ -96,7 +96,7 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
 
   const gg::Device* cpu = gg::FindDevice(placement_.devices, "cpu");
   const gg::Device* primary = (*devices)[placement_.config.primary().index()];
-  LoadProgressLine progress(placement_.config);
+  LoadProgressLine progress(placement_.config, session.progress);
   const moe::Repack repack =
       moe::RepackInMemory(RepackOf(options), UnitsOnCpu(placement_, *devices), {}, session.log);
   auto backend = model::LoadDense({.file = &placement_.file,

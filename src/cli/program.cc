@@ -36,6 +36,7 @@ void DescribeProgram(CLI::App& program) {
       "  expert-split plan --model M.gguf              where the experts would go\n"
       "  expert-split plan --model M.gguf --targets cuda:0=20GiB,hip:0,cpu\n"
       "  expert-split run --model M.gguf --prompt 'Once upon a time'\n"
+      "  expert-split serve --model M.gguf             an HTTP server with OpenAI's interface\n"
       "\n"
       "'expert-split COMMAND --help' explains a command with examples.\n"
       "Exit status: 0 done, 2 command line, 3 model, plan or profile file, 4 not enough capacity,\n"
@@ -59,7 +60,8 @@ bool NamesUnknownCommand(const std::vector<Command>& commands, std::string_view 
 
 int RunCommand(CLI::App& program, const std::vector<Command>& commands, bool verbose) {
   const Session session{
-      .log = MakeStderrLog(verbose ? base::LogLevel::kDebug : base::LogLevel::kInfo)};
+      .log = MakeStderrLog(verbose ? base::LogLevel::kDebug : base::LogLevel::kInfo),
+      .progress = {}};
   for (const Command& command : commands) {
     if (!command.app->parsed()) continue;
     const auto done = command.run(session);
@@ -81,7 +83,8 @@ int ParseAndRun(int argc, const char* const* argv) {
   program.fallthrough();
   const std::vector<Command> commands = {AddTargetsCommand(program), AddPlanCommand(program),
                                          AddRunCommand(program),     AddPerplexityCommand(program),
-                                         AddBenchCommand(program),   AddProfileCommand(program)};
+                                         AddBenchCommand(program),   AddProfileCommand(program),
+                                         AddServeCommand(program)};
   if (argc > 1 && NamesUnknownCommand(commands, argv[1])) {
     return Report(
         std::format("unknown command '{}'; commands: {}", argv[1], CommandNames(commands)),

@@ -37,8 +37,10 @@ void LoadProgressLine::Show(const std::string& what, base::Bytes done, base::Byt
   const double seconds = std::chrono::duration<double>(now - start_).count();
   const double rate =
       seconds > 0 ? static_cast<double>((done - before_).count()) / seconds / 1e6 : 0.0;
-  line_.Show(std::format("loading {}: {} of {}, {:.0f} MB/s", what, base::FormatBytes(done),
-                         base::FormatBytes(total), rate));
+  const std::string text = std::format("loading {}: {} of {}, {:.0f} MB/s", what,
+                                       base::FormatBytes(done), base::FormatBytes(total), rate);
+  line_.Show(text);
+  if (listener_) listener_(text);
 }
 
 moe::LoadProgress LoadProgressLine::callback() {

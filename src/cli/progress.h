@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/bytes.h"
 #include "moe/compute/expert_loader.h"
@@ -34,7 +35,10 @@ class ProgressLine {
 // Loading: target, bytes done and in total, rate.
 class LoadProgressLine {
  public:
-  explicit LoadProgressLine(const moe::ExpertSplitTargetConfig& config) : config_(config) {}
+  // `listener` is told the same, terminal or not; may be empty.
+  LoadProgressLine(const moe::ExpertSplitTargetConfig& config,
+                   std::function<void(std::string_view)> listener)
+      : config_(config), listener_(std::move(listener)) {}
 
   // Valid as long as this object.
   moe::LoadProgress callback();
@@ -46,6 +50,7 @@ class LoadProgressLine {
   void Show(const std::string& what, base::Bytes done, base::Bytes total);
 
   const moe::ExpertSplitTargetConfig& config_;
+  std::function<void(std::string_view)> listener_;
   ProgressLine line_;
   std::string what_;
   base::Bytes before_;  // done when `what_` was first shown, at start_

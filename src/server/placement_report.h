@@ -34,7 +34,8 @@ struct PlacementReport {
   std::size_t num_experts = 0;       // a layer
   std::vector<std::uint8_t> owners;  // [num_layers, num_experts]: index into targets
   std::vector<TargetReport> targets;
-  // [num_layers, num_experts]: rows that each unit has computed; empty where they are not counted.
+  // [num_layers, num_experts]: rows that were routed to each unit; empty where they are not
+  // counted.
   std::vector<std::uint64_t> unit_rows;
 };
 

@@ -31,7 +31,8 @@ struct Work {
   std::vector<engine::GenerationRequest> requests;  // [choices]
   ReplyOptions reply;
   std::unique_ptr<ReplyFormat> format;
-  std::string param;  // the field that a prompt comes from
+  std::string param;          // the field that the prompt comes from
+  std::string grammar_param;  // and the grammar, when there is one
   std::size_t prompt_tokens = 0;
 };
 
@@ -60,6 +61,11 @@ ApiResult<void> AddRequests(Work& work, const ServedModel& model, std::vector<mo
     error.code = "context_length_exceeded";
     return std::unexpected(std::move(error));
   }
+  for (const model::LogitBias& bias : work.options.sampling.logit_bias) {
+    if (static_cast<std::size_t>(bias.token) < model.vocabulary->size()) continue;
+    return BadRequest("logit_bias", "'logit_bias' names token {}; the model has 0 to {}",
+                      bias.token, model.vocabulary->size() - 1);
+  }
   const std::size_t room = context - prompt.size();
   engine::GenerationRequest request{
       .prompt = std::move(prompt),
@@ -71,6 +77,7 @@ ApiResult<void> AddRequests(Work& work, const ServedModel& model, std::vector<mo
       .top_logprobs = work.options.top_logprobs,
       .timeout = work.options.timeout};
   request.sampling.grammar = grammar;
+  if (grammar.empty()) work.grammar_param.clear();
   const std::uint32_t seed =
       work.options.seed ? *work.options.seed : static_cast<std::uint32_t>(std::random_device{}());
   for (std::size_t i = 0; i < work.options.choices; ++i) {
@@ -99,7 +106,7 @@ ApiResult<Work> PrepareChat(const ChatRequest& chat, const ServedModel& model, b
   if (!grammar) return std::unexpected(grammar.error());
   auto prompt = MakePrompt(chat, *model.chat, *model.vocabulary);
   if (!prompt) return std::unexpected(prompt.error());
-  Work work{.options = chat.options, .param = "messages"};
+  Work work{.options = chat.options, .param = "messages", .grammar_param = chat.format.param};
   work.reply = {.form = std::move(prompt->form),
                 .stop = chat.options.stop,
                 .logprobs = chat.options.logprobs};
@@ -132,7 +139,7 @@ ApiResult<Work> PrepareCompletion(const Json& body, const ServedModel& model) {
   if (auto error = CheckModelName(request->options.model, model)) return std::unexpected(*error);
   auto grammar = MakeGrammar(request->format, model.schema_to_grammar);
   if (!grammar) return std::unexpected(grammar.error());
-  Work work{.options = request->options, .param = "prompt"};
+  Work work{.options = request->options, .param = "prompt", .grammar_param = request->format.param};
   work.reply = {.form = {.separate_reasoning = false},
                 .stop = request->options.stop,
                 .logprobs = request->options.logprobs};
@@ -259,8 +266,9 @@ void AnswerGeneration(Server::State& state, Prepare prepare, const Request& requ
   if (!body) return refuse(body.error());
   auto work = prepare(*body, *model);
   if (!work) return refuse(work.error());
-  auto run =
-      GenerationRun::Submit(*model->engine, std::move(work->requests), work->reply, work->param);
+  // What a prompt's length and a bias can be at fault for was found above.
+  auto run = GenerationRun::Submit(*model->engine, std::move(work->requests), work->reply,
+                                   work->grammar_param.empty() ? work->param : work->grammar_param);
   if (!run) return refuse(run.error());
   if (work->options.stream) {
     AnswerStream(state, std::move(*work), std::move(*run), request, response, note);

@@ -21,6 +21,7 @@ constexpr int kBaseThreads = 8;
 constexpr int kKeepAliveSeconds = 30;
 constexpr int kReadSeconds = 60;
 constexpr int kWriteSeconds = 30;
+constexpr int kBacklog = 512;
 
 bool IsAnthropic(const std::string& path) { return path.starts_with("/v1/messages"); }
 
@@ -160,9 +161,10 @@ void Configure(Server::State& state) {
   http.set_write_timeout(kWriteSeconds);
   http.set_tcp_nodelay(true);
   // The library's own default lets a second server share the port.
-  http.set_socket_options([](int socket) {
+  http.set_socket_options([&state](int socket) {
     const int on = 1;
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    state.listening = socket;
   });
 }
 
@@ -265,6 +267,8 @@ base::Result<std::unique_ptr<Server>> Server::Listen(ServerOptions options, base
     state->port = state->http.bind_to_port(wanted.host, wanted.port) ? wanted.port : -1;
   }
   if (state->port <= 0) return ListenError(wanted, errno);
+  // The library's own backlog is 5: of many clients that come at once some would wait a second.
+  ::listen(state->listening, kBacklog);
   State* running = state.get();
   state->thread = std::thread([running] {
     try {

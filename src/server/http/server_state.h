@@ -46,6 +46,7 @@ struct Server::State {
   ServerOptions options;
   base::Log log;
   int port = 0;
+  int listening = -1;  // `http`'s socket, its own
   HttpCounters counters;
   ActiveRequests active;
   std::atomic<bool> stopping = false;  // handlers end what they do

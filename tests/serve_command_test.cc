@@ -1,0 +1,295 @@
+// `expert-split serve` as a client and an operator see it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/file.h"
+#include "running_program.h"
+#include "support/test_models.h"
+
+namespace test {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+
+std::vector<std::string> Command(std::vector<std::string> more) {
+  std::vector<std::string> words = {
+      "serve",      "--model", ModelPath("tiny-f32"), "--port", "0", "--ctx", "1024",
+      "--parallel", "2",       "--threads",           "1"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// A running server that is ready.
+class Served {
+ public:
+  explicit Served(std::vector<std::string> more = {"--targets", "cpu"},
+                  const std::string& vulkan = kNoVulkan)
+      : program_(EXPERT_SPLIT_BINARY, Command(std::move(more)), {vulkan}) {
+    port_ = ServedPort(program_);
+    EXPECT_NE(port_, 0) << program_.Written(Stream::kErr);
+  }
+
+  httplib::Client Client() const {
+    httplib::Client client("127.0.0.1", port_);
+    client.set_read_timeout(120);
+    return client;
+  }
+
+  Json Post(const std::string& path, const Json& body, int status = 200) const {
+    const auto result = Client().Post(path, body.dump(), "application/json");
+    EXPECT_TRUE(result) << httplib::to_string(result.error());
+    if (!result) return {};
+    EXPECT_EQ(result->status, status) << result->body;
+    return Json::parse(result->body, nullptr, false);
+  }
+
+  Json Get(const std::string& path) const {
+    const auto result = Client().Get(path);
+    EXPECT_TRUE(result) << httplib::to_string(result.error());
+    return result ? Json::parse(result->body, nullptr, false) : Json();
+  }
+
+  RunningProgram& program() { return program_; }
+  int port() const { return port_; }
+
+ private:
+  RunningProgram program_;
+  int port_ = 0;
+};
+
+Json Chat(const std::string& text, int max_tokens = 8) {
+  return {{"messages", Json::array({{{"role", "user"}, {"content", text}}})},
+          {"max_tokens", max_tokens},
+          {"temperature", 0},
+          {"ignore_eos", true}};
+}
+
+bool Eventually(const std::function<bool()>& done) {
+  for (int i = 0; i < 4000; ++i) {
+    if (done()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
+TEST(ServeCommandTest, ServesAChatWholeAndStreamed) {
+  Served served;
+  EXPECT_EQ(served.Get("/health")["status"], "ok");
+  EXPECT_EQ(served.Get("/v1/models")["data"][0]["id"], "tiny-f32");
+  const Json whole = served.Post("/v1/chat/completions", Chat("Hello"));
+  EXPECT_EQ(whole["usage"]["completion_tokens"], 8);
+  EXPECT_EQ(whole["choices"][0]["finish_reason"], "length");
+  Json streamed = Chat("Hello");
+  streamed["stream"] = true;
+  const auto stream =
+      served.Client().Post("/v1/chat/completions", streamed.dump(), "application/json");
+  ASSERT_TRUE(stream);
+  std::string text;
+  for (std::size_t at = stream->body.find("data: {"); at != std::string::npos;
+       at = stream->body.find("data: {", at + 1)) {
+    const Json event =
+        Json::parse(stream->body.substr(at + 6, stream->body.find('\n', at) - at - 6));
+    text += event["choices"][0]["delta"].value("content", "");
+  }
+  EXPECT_EQ(whole["choices"][0]["message"]["content"], text);
+  EXPECT_TRUE(stream->body.ends_with("data: [DONE]\n\n"));
+}
+
+TEST(ServeCommandTest, ASecondTurnReusesTheFirst) {
+  Served served;
+  Json chat = Chat("Once upon a time there was a quiet river.");
+  const Json first = served.Post("/v1/chat/completions", chat);
+  chat["messages"].push_back(first["choices"][0]["message"]);
+  chat["messages"].push_back({{"role", "user"}, {"content", "And then?"}});
+  const Json second = served.Post("/v1/chat/completions", chat);
+  EXPECT_GT(second["usage"]["prompt_tokens_details"]["cached_tokens"], 20);
+}
+
+TEST(ServeCommandTest, TheSameRequestGivesTheSameTextWhateverElseRuns) {
+  Served served;
+  Json chat = Chat("A seed", 24);
+  chat["temperature"] = 1.2;
+  chat["seed"] = 7;
+  const Json alone = served.Post("/v1/chat/completions", chat);
+  std::jthread other([&] { served.Post("/v1/chat/completions", Chat("Somebody else", 60)); });
+  const Json together = served.Post("/v1/chat/completions", chat);
+  EXPECT_EQ(alone["choices"], together["choices"]);
+}
+
+TEST(ServeCommandTest, StructuredOutputFollowsItsSchema) {
+  Served served;
+  Json chat = Chat("Give me a number.", 60);
+  chat.erase("ignore_eos");
+  chat["response_format"] = {
+      {"type", "json_schema"},
+      {"json_schema",
+       {{"name", "n"},
+        {"schema",
+         {{"type", "object"},
+          {"properties", {{"a", {{"enum", {"x", "y"}}}}, {"b", {{"type", "boolean"}}}}},
+          {"required", {"a", "b"}},
+          {"additionalProperties", false}}}}}};
+  const Json answer = served.Post("/v1/chat/completions", chat);
+  const Json value =
+      Json::parse(answer["choices"][0]["message"]["content"].get<std::string>(), nullptr, false);
+  ASSERT_TRUE(value.is_object()) << answer;
+  EXPECT_TRUE(value["a"] == "x" || value["a"] == "y");
+  EXPECT_TRUE(value["b"].is_boolean());
+}
+
+TEST(ServeCommandTest, AForcedCallIsACall) {
+  Served served;
+  Json chat = Chat("What is the weather?", 100);
+  chat.erase("ignore_eos");
+  chat["tools"] = Json::parse(R"([{"type": "function", "function": {"name": "weather",
+    "parameters": {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}},
+      "required": ["city"], "additionalProperties": false}}}])");
+  chat["tool_choice"] = "required";
+  const Json answer = served.Post("/v1/chat/completions", chat);
+  ASSERT_EQ(answer["choices"][0]["finish_reason"], "tool_calls") << answer;
+  const Json call = answer["choices"][0]["message"]["tool_calls"][0]["function"];
+  EXPECT_EQ(call["name"], "weather");
+  const Json arguments = Json::parse(call["arguments"].get<std::string>());
+  EXPECT_TRUE(arguments["city"] == "Oslo" || arguments["city"] == "Rome");
+}
+
+TEST(ServeCommandTest, EveryTargetOfASplitIsShownWithItsTraffic) {
+  Served served({"--targets", "vulkan:0=4MiB,vulkan:1=4MiB,cpu"}, kTwoVulkan);
+  served.Post("/v1/chat/completions", Chat("Three owners", 4));
+  const Json placement = served.Get("/v1/placement");
+  EXPECT_EQ(placement["path"], "multi");
+  ASSERT_EQ(placement["targets"].size(), 3u);
+  for (const Json& target : placement["targets"]) EXPECT_GT(target["rows"], 0) << target;
+  EXPECT_EQ(placement["layers"].size(), 4u);
+  EXPECT_EQ(placement["targets"][0]["capacity"], 4 << 20);
+  const std::string metrics = served.Client().Get("/metrics")->body;
+  EXPECT_THAT(metrics, HasSubstr("expert_split_target_rows_total{target=\"vulkan:1\"} "));
+}
+
+TEST(ServeCommandTest, TheRoutingIsShownByUnitAndRecordedAtTheEnd) {
+  const std::string file = ::testing::TempDir() + "serve_record.json";
+  Served served({"--targets", "cpu", "--record", file});
+  const Json answer = served.Post("/v1/chat/completions", Chat("Count me"));
+  // The last token is never computed.
+  const std::uint64_t tokens = answer["usage"]["total_tokens"].get<std::uint64_t>() - 1;
+  const Json placement = served.Get("/v1/placement");
+  ASSERT_EQ(placement["unit_rows"].size(), placement["layers"].size());
+  const auto total = [](const Json& layer) {
+    const auto counts = layer.get<std::vector<std::uint64_t>>();
+    return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  };
+  const std::uint64_t rows = total(placement["unit_rows"][0]);
+  EXPECT_GT(rows, tokens);
+  EXPECT_EQ(rows % tokens, 0u) << "each token selects the same number of experts";
+  for (const Json& layer : placement["unit_rows"]) EXPECT_EQ(total(layer), rows);
+  EXPECT_FALSE(std::filesystem::exists(file));
+  served.program().Signal(SIGTERM);
+  EXPECT_TRUE(served.program().Ended(/*wait=*/true));
+  EXPECT_EQ(served.program().Result().status, 0) << served.program().Result().err;
+  const auto written = base::ReadFile(file, base::Bytes::MiB(1));
+  ASSERT_TRUE(written) << written.error().message;
+  EXPECT_EQ(Json::parse(*written)["num_tokens"], tokens);
+  std::filesystem::remove(file);
+}
+
+TEST(ServeCommandTest, AWrongGrammarIsTheClientsErrorAndNothingElse) {
+  Served served;
+  Json chat = Chat("Write anything");
+  chat["grammar"] = "root ::= (";
+  const Json refused = served.Post("/v1/chat/completions", chat, 400);
+  EXPECT_EQ(refused["error"]["param"], "grammar");
+  EXPECT_THAT(refused["error"]["message"].get<std::string>(), HasSubstr("line 1, column 10"));
+  EXPECT_FALSE(served.program().Written(Stream::kErr).contains("root ::="));
+}
+
+TEST(ServeCommandTest, TerminationLetsRunningRequestsEnd) {
+  Served served;
+  Json chat = Chat("A long story", 300);
+  chat["stream"] = true;
+  std::string body;
+  std::jthread running([&] {
+    const auto result =
+        served.Client().Post("/v1/chat/completions", chat.dump(), "application/json");
+    if (result) body = result->body;
+  });
+  ASSERT_TRUE(Eventually([&] { return served.Get("/v1/placement")["activity"]["running"] == 1; }));
+  served.program().Signal(SIGTERM);
+  ASSERT_TRUE(Eventually([&] { return served.program().Ended(/*wait=*/false); }));
+  running.join();
+  EXPECT_EQ(served.program().Result().status, 0) << served.program().Result().err;
+  EXPECT_TRUE(body.ends_with("data: [DONE]\n\n")) << body.substr(body.size() - 200);
+}
+
+TEST(ServeCommandTest, ASecondCtrlCEndsAtOnce) {
+  Served served;
+  std::jthread running([&] {
+    static_cast<void>(served.Client().Post("/v1/chat/completions", Chat("On and on", 1000).dump(),
+                                           "application/json"));
+  });
+  ASSERT_TRUE(Eventually([&] { return served.Get("/v1/placement")["activity"]["running"] == 1; }));
+  served.program().Signal(SIGINT);
+  ASSERT_TRUE(Eventually(
+      [&] { return served.program().Written(Stream::kErr).contains("ending: waiting"); }));
+  served.program().Signal(SIGINT);
+  EXPECT_TRUE(served.program().Ended(/*wait=*/true));
+  EXPECT_EQ(served.program().Result().status, 130);
+}
+
+TEST(ServeCommandTest, CtrlCAloneGivesItsStatus) {
+  Served served;
+  served.program().Signal(SIGINT);
+  EXPECT_TRUE(served.program().Ended(/*wait=*/true));
+  EXPECT_EQ(served.program().Result().status, 130);
+}
+
+TEST(ServeCommandTest, FaultsAreOneLineWithTheirStatus) {
+  Served served;
+  const auto run = [](std::vector<std::string> more) {
+    return RunExpertSplit(Command(std::move(more)), {kNoVulkan});
+  };
+  const std::string port = std::to_string(served.port());
+  std::vector<std::string> taken = Command({"--targets", "cpu"});
+  *(std::ranges::find(taken, "--port") + 1) = port;
+  ExpectOneErrorLine(RunExpertSplit(taken, {kNoVulkan}), 5, port);
+  std::vector<std::string> missing = Command({"--targets", "cpu"});
+  *(std::ranges::find(missing, "--model") + 1) = "/no/such/model.gguf";
+  ExpectOneErrorLine(RunExpertSplit(missing, {kNoVulkan}), 3, "/no/such/model.gguf");
+  ExpectOneErrorLine(run({"--targets", "cpu=1KiB"}), 4, "cpu");
+  ExpectOneErrorLine(run({"--targets", "cpu", "--host", "192.0.2.1"}), 2, "192.0.2.1");
+  const std::string file = ::testing::TempDir() + "serve_bad_template.jinja";
+  ASSERT_TRUE(base::WriteFileAtomically(file, "{% if %}"));
+  ExpectOneErrorLine(run({"--targets", "cpu", "--chat-template", file}), 2, "--chat-template");
+  std::filesystem::remove(file);
+}
+
+TEST(ServeCommandTest, AnotherTemplateIsUsedAndItsRefusalIsA400) {
+  const std::string file = ::testing::TempDir() + "serve_template.jinja";
+  ASSERT_TRUE(base::WriteFileAtomically(
+      file,
+      "{% if messages[0].role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
+      "{{ messages[0].content }}"));
+  Served served({"--targets", "cpu", "--chat-template", file});
+  EXPECT_EQ(served.Post("/v1/chat/completions", Chat("Hello"))["usage"]["prompt_tokens"], 5);
+  Json chat = Chat("Hello");
+  chat["messages"][0]["role"] = "system";
+  const Json refused = served.Post("/v1/chat/completions", chat, 400);
+  EXPECT_THAT(refused["error"]["message"].get<std::string>(), HasSubstr("no system here"));
+  std::filesystem::remove(file);
+}
+
+}  // namespace
+}  // namespace test
