@@ -85,7 +85,7 @@ function drawTargets(seconds) {
     name.lastChild.textContent = target.name;
     const whole = target.capacity ?? total;
     const limit = target.capacity === null ? '' : ` of ${bytes(whole)}`;
-    setBar(filled, `${bytes(target.bytes)}${limit}, ${target.units} experts`,
+    setBar(filled, `${target.units} experts, ${bytes(target.bytes)}${limit}`,
            whole ? target.bytes / whole : 0);
     const part = moved ? recent[i] / moved : target.share;
     setBar(share, percent(part), part);
@@ -121,7 +121,7 @@ function drawMap() {
   const {layers} = current;
   const experts = layers[0]?.length ?? 0;
   const width = canvas.clientWidth;
-  const rowHeight = Math.max(3, Math.min(14, Math.floor(480 / Math.max(1, layers.length))));
+  const rowHeight = Math.max(3, Math.min(24, Math.floor(480 / Math.max(1, layers.length))));
   const scale = window.devicePixelRatio || 1;
   canvas.style.height = `${rowHeight * layers.length}px`;
   canvas.width = Math.max(1, Math.round(width * scale));
