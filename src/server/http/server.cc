@@ -11,13 +11,13 @@
 
 #include "base/quote.h"
 #include "server/anthropic/response.h"
+#include "server/http/connection_threads.h"
 #include "server/http/server_state.h"
 #include "server/openai/response.h"
 
 namespace server {
 namespace {
 
-constexpr int kBaseThreads = 8;
 constexpr int kKeepAliveSeconds = 30;
 constexpr int kReadSeconds = 60;
 constexpr int kWriteSeconds = 30;
@@ -153,7 +153,7 @@ void SetHandlers(Server::State& state) {
 void Configure(Server::State& state) {
   httplib::Server& http = state.http;
   const std::size_t most = state.options.max_connections;
-  http.new_task_queue = [most] { return new httplib::ThreadPool(kBaseThreads, most, most); };
+  http.new_task_queue = [most] { return new ConnectionThreads(most); };
   http.set_payload_max_length(state.options.max_body_bytes);
   http.set_keep_alive_timeout(kKeepAliveSeconds);
   http.set_keep_alive_max_count(100'000);
