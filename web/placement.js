@@ -31,6 +31,15 @@ function bytes(count) {
   return `${unit ? count.toFixed(1) : count} ${units[unit]}`;
 }
 
+// "2.0 of 4.0 MiB"
+function ofCapacity(target) {
+  const used = bytes(target.bytes);
+  if (target.capacity === null) return used;
+  const capacity = bytes(target.capacity);
+  const unit = capacity.slice(capacity.indexOf(' '));
+  return `${used.endsWith(unit) ? used.slice(0, -unit.length) : used} of ${capacity}`;
+}
+
 function percent(share) {
   return `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;
 }
@@ -84,8 +93,7 @@ function drawTargets(seconds) {
     const [name, filled, share, busy] = rows.children[i].children;
     name.lastChild.textContent = target.name;
     const whole = target.capacity ?? total;
-    const limit = target.capacity === null ? '' : ` of ${bytes(whole)}`;
-    setBar(filled, `${target.units} experts, ${bytes(target.bytes)}${limit}`,
+    setBar(filled, `${target.units} experts, ${ofCapacity(target)}`,
            whole ? target.bytes / whole : 0);
     const part = moved ? recent[i] / moved : target.share;
     setBar(share, percent(part), part);
