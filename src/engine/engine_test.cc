@@ -542,7 +542,7 @@ TEST_F(EngineTest, RefusesRequestsThatCannotBeServed) {
   EXPECT_THAT(Refusal(request, kInvalid), HasSubstr("21"));
   request = Greedy({1});
   request.sampling.grammar = "root ::= (";
-  EXPECT_THAT(Refusal(request, kInvalid), HasSubstr("does not parse"));
+  EXPECT_THAT(Refusal(request, kInvalid), HasSubstr("the group does not end"));
   request = Greedy({1});
   request.sampling.top_p = 2;
   EXPECT_THAT(Refusal(request, kInvalid), HasSubstr("top-p"));
