@@ -204,4 +204,43 @@ base::Result<std::shared_ptr<const PackedExperts>> PackedExperts::Make(const Pac
   return packed;
 }
 
+std::shared_ptr<const PackedExperts> PackedExperts::Join(
+    std::shared_ptr<const PackedExperts> first, std::shared_ptr<const PackedExperts> second) {
+  std::shared_ptr<PackedExperts> joined(new PackedExperts);
+  joined->layers_ = first->layers_;
+  joined->bytes_ = first->bytes_ + second->bytes_;
+  for (std::size_t l = 0; l < joined->layers_.size(); ++l) {
+    std::optional<Layer>& layer = joined->layers_[l];
+    const std::optional<Layer>& more = second->layers_[l];
+    if (!layer) {
+      layer = more;
+    } else if (more) {
+      for (std::size_t e = 0; e < layer->runs.size(); ++e) {
+        if (more->runs[e] != nullptr) layer->runs[e] = more->runs[e];
+      }
+    }
+  }
+  joined->joined_ = {std::move(first), std::move(second)};
+  return joined;
+}
+
+std::shared_ptr<const PackedExperts> PackedExperts::Keep(
+    std::shared_ptr<const PackedExperts> packed, std::span<const std::uint8_t> owned) {
+  if (!packed->joined_.empty()) {
+    auto first = Keep(packed->joined_[0], owned);
+    auto second = Keep(packed->joined_[1], owned);
+    if (first == packed->joined_[0] && second == packed->joined_[1]) return packed;
+    if (first == nullptr || second == nullptr) return first == nullptr ? second : first;
+    return Join(std::move(first), std::move(second));
+  }
+  std::size_t at = 0;
+  for (const std::optional<Layer>& layer : packed->layers_) {
+    const std::size_t num_experts = owned.size() / packed->layers_.size();
+    for (std::size_t e = 0; e < num_experts; ++e, ++at) {
+      if (layer && layer->runs[e] != nullptr && owned[at] != 0) return packed;
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace moe

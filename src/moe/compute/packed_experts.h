@@ -64,6 +64,16 @@ class PackedExperts {
   // tensor that does not fit its layer. After an error nothing is left of the copy.
   static base::Result<std::shared_ptr<const PackedExperts>> Make(const PackRequest& request);
 
+  // All runs of both, where they are; keeps both alive. Precondition: of the same model, and no
+  // expert is in both.
+  static std::shared_ptr<const PackedExperts> Join(std::shared_ptr<const PackedExperts> first,
+                                                   std::shared_ptr<const PackedExperts> second);
+
+  // `packed` without those of the copies that it was joined of that hold nothing of `owned`
+  // ([num_layers, num_experts]: 1 for owned); nullptr when nothing is left.
+  static std::shared_ptr<const PackedExperts> Keep(std::shared_ptr<const PackedExperts> packed,
+                                                   std::span<const std::uint8_t> owned);
+
   // nullptr when the layer stays in the file's layout.
   const Layer* layer(LayerId id) const {
     return layers_[id.index()] ? &*layers_[id.index()] : nullptr;
@@ -77,6 +87,7 @@ class PackedExperts {
   base::Result<void> Allocate(const PackRequest& request);
 
   kernels::PackedMemory memory_;
+  std::vector<std::shared_ptr<const PackedExperts>> joined_;  // whose memory it uses
   std::vector<std::optional<Layer>> layers_;
   base::Bytes bytes_;
 };

@@ -156,6 +156,29 @@ TEST(PackedExperts, NothingIsLeftOfAnInterruptedCopy) {
   EXPECT_FALSE(is_mapped());
 }
 
+TEST(PackedExperts, JoinedCopiesGoWhenNothingOfThemIsOwned) {
+  const TestExperts experts(ShapeOfType(GGML_TYPE_Q8_0));
+  const auto pack = [&](std::vector<std::uint8_t> owned) {
+    return *PackedExperts::Make({.weights = experts.weights().get(), .owned = owned});
+  };
+  const auto first = pack({1, 1, 0, 0, 0, 0});
+  std::weak_ptr<const PackedExperts> second;
+  std::shared_ptr<const PackedExperts> joined;
+  {
+    auto added = pack({0, 0, 0, 1, 0, 0});
+    second = added;
+    joined = PackedExperts::Join(first, std::move(added));
+  }
+  EXPECT_EQ(joined->layer(LayerId(0))->runs[1], first->layer(LayerId(0))->runs[1]);
+  EXPECT_NE(joined->layer(LayerId(0))->runs[3], nullptr);
+  EXPECT_EQ(joined->bytes(), first->bytes() + second.lock()->bytes());
+  EXPECT_EQ(PackedExperts::Keep(joined, std::vector<std::uint8_t>{0, 1, 0, 1, 0, 0}), joined);
+  joined = PackedExperts::Keep(joined, std::vector<std::uint8_t>{0, 1, 0, 0, 0, 0});
+  EXPECT_EQ(joined, first);
+  EXPECT_TRUE(second.expired());
+  EXPECT_EQ(PackedExperts::Keep(joined, std::vector<std::uint8_t>(6, 0)), nullptr);
+}
+
 TEST(PackedExperts, SaysHowMuchMemoryTheSystemRefused) {
   const auto memory = kernels::PackedMemory::Allocate(base::Bytes::Max());
   ASSERT_FALSE(memory);
