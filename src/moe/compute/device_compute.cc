@@ -13,10 +13,14 @@
 namespace moe {
 namespace {
 
+// Rows of a decode step go with the rest of the inputs; more than that are not worth a copy.
+constexpr std::size_t kRowBytesToCopy = 128 * 1024;
+
+// Where `tensor`'s values belong in a copy of the inputs.
 template <class T>
-void Send(ggml_backend_t backend, ggml_tensor* tensor, const std::vector<T>& values) {
+void Put(const ggml_tensor* tensor, const std::vector<T>& values, std::vector<std::byte>& inputs) {
   if (tensor == nullptr) return;
-  ggml_backend_tensor_set_async(backend, tensor, values.data(), 0, values.size() * sizeof(T));
+  std::memcpy(inputs.data() + tensor->view_offs, values.data(), values.size() * sizeof(T));
 }
 
 bool HasScales(const LayerWeights& weights) {
@@ -232,24 +236,29 @@ base::Result<void> DeviceCompute::Start(const DeviceLaunch& launch) {
   if (!graph) return base::Forward(graph);
   running_ = *graph;
   ggml_backend_t backend = backend_.get();
-  const float* rows = batch_.rows + launch.rows.front() * batch_.n_embd;
-  if (!AreConsecutive(launch.rows)) {
-    gathered_.clear();
-    for (const std::uint32_t row : launch.rows) {
-      const float* from = batch_.rows + row * batch_.n_embd;
-      gathered_.insert(gathered_.end(), from, from + batch_.n_embd);
-    }
-    rows = gathered_.data();
-  }
+  const std::size_t row_bytes = batch_.n_embd * sizeof(float);
+  const std::size_t rows_bytes = launch.rows.size() * row_bytes;
+  const bool apart = AreConsecutive(launch.rows) && rows_bytes > kRowBytesToCopy;
+  const std::size_t rows_at = running_->x->view_offs;
   // Padding rows keep what was there: nothing reads them.
-  ggml_backend_tensor_set_async(backend, running_->x, rows, 0,
-                                launch.rows.size() * batch_.n_embd * sizeof(float));
-  Send(backend, running_->pair_rows, launch.pair_rows);
-  Send(backend, running_->pair_locals, launch.pair_locals);
-  Send(backend, running_->slot_pairs, launch.slot_pairs);
-  Send(backend, running_->slot_weights, launch.slot_weights);
-  Send(backend, running_->gate_scales, launch.gate_scales);
-  Send(backend, running_->up_scales, launch.up_scales);
+  inputs_.resize(rows_at + (apart ? 0 : rows_bytes));
+  Put(running_->pair_rows, launch.pair_rows, inputs_);
+  Put(running_->pair_locals, launch.pair_locals, inputs_);
+  Put(running_->slot_pairs, launch.slot_pairs, inputs_);
+  Put(running_->slot_weights, launch.slot_weights, inputs_);
+  Put(running_->gate_scales, launch.gate_scales, inputs_);
+  Put(running_->up_scales, launch.up_scales, inputs_);
+  if (apart) {
+    ggml_backend_tensor_set_async(backend, running_->x,
+                                  batch_.rows + launch.rows.front() * batch_.n_embd, 0, rows_bytes);
+  } else {
+    std::byte* to = inputs_.data() + rows_at;
+    for (const std::uint32_t row : launch.rows) {
+      std::memcpy(to, batch_.rows + row * batch_.n_embd, row_bytes);
+      to += row_bytes;
+    }
+  }
+  ggml_backend_tensor_set_async(backend, running_->inputs, inputs_.data(), 0, inputs_.size());
   if (ggml_backend_graph_compute_async(backend, running_->graph()) != GGML_STATUS_SUCCESS) {
     return base::Fail(base::ErrorKind::kDeviceFailure, "{}: the device failed in layer {}",
                       options_.name, batch_.layer.index());

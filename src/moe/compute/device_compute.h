@@ -137,10 +137,10 @@ class DeviceCompute final : public MoeExpertCompute {
   ExpertBatch batch_;
   DeviceBatch device_batch_;
   DeviceGraph* running_ = nullptr;
-  bool covers_all_rows_ = false;  // one launch with every row in order: read straight into sums_
-  AlignedBuffer sums_;            // [num_rows, n_embd]
-  std::vector<float> gathered_;   // rows of a launch, in flight until Collect
-  std::vector<float> read_;       // sums of a launch
+  bool covers_all_rows_ = false;   // one launch with every row in order: read straight into sums_
+  AlignedBuffer sums_;             // [num_rows, n_embd]
+  std::vector<std::byte> inputs_;  // of the launch in flight, as they lie on the device
+  std::vector<float> read_;        // sums of a launch
   std::atomic<std::uint64_t> num_pairs_ = 0;
 };
 

@@ -32,7 +32,9 @@ class DeviceGraph {
 
   ggml_cgraph* graph() const { return graph_; }
 
-  // Inputs; those a shape does not need are nullptr.
+  // All inputs in one, so that they travel to the device at once; `x` is its end.
+  ggml_tensor* inputs = nullptr;
+  // Views of it, at view_offs; those a shape does not need are nullptr.
   ggml_tensor* x = nullptr;             // [num_rows, n_embd] floats
   ggml_tensor* pair_rows = nullptr;     // [num_pairs]; absent for one row
   ggml_tensor* pair_locals = nullptr;   // [num_pairs]
@@ -46,7 +48,7 @@ class DeviceGraph {
  private:
   explicit DeviceGraph(gg::Context context) : context_(std::move(context)) {}
 
-  ggml_tensor* Input(ggml_type type, std::size_t ne0, std::size_t ne1 = 1, std::size_t ne2 = 1);
+  void MakeInputs(const DeviceStack& stack, const DeviceGraphShape& shape);
   ggml_tensor* Hidden(const DeviceStack& stack, const DeviceGraphShape& shape, ggml_tensor* in,
                       ggml_tensor* ids);
 
