@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -112,6 +113,10 @@ struct EngineOptions {
   // last one of a prompt.
   std::size_t checkpoint_spacing = 64;
   base::Log log;  // failures of the backend, and that alone
+  // Called on the inference thread while nothing is in progress: before a request begins and about
+  // once every `idle_period`. May use the backend. May be empty.
+  std::function<void()> between_requests;
+  std::chrono::milliseconds idle_period{1000};
 };
 
 class Engine {

@@ -560,5 +560,31 @@ TEST(DurationHistogramTest, BoundsAreInclusiveAndTheRestHasABucket) {
   EXPECT_NEAR(histogram.sum_seconds(), 501.022, 1e-9);
 }
 
+TEST_F(EngineTest, BetweenRequestsNothingIsInProgress) {
+  std::mutex mutex;
+  std::condition_variable called;
+  int calls = 0;
+  Start(2, {.between_requests =
+                [&] {
+                  const std::lock_guard lock(mutex);
+                  ++calls;
+                  called.notify_all();
+                },
+            .idle_period = 1ms});
+  int during = 0;
+  before_step_ = [&](Rows, const std::stop_token&) {
+    const std::lock_guard lock(mutex);
+    during += std::exchange(calls, 0);
+    return base::Result<void>();
+  };
+  auto generation = engine_->Submit(Greedy(Range(1, 3), 20));
+  ASSERT_TRUE(generation);
+  ReadAll(**generation);
+  std::unique_lock lock(mutex);
+  EXPECT_GE(during, 1) << "before it began";
+  calls = 0;
+  EXPECT_TRUE(called.wait_for(lock, 60s, [&] { return calls > 1; })) << "idle";
+}
+
 }  // namespace
 }  // namespace engine

@@ -89,6 +89,7 @@ void EngineLoop::Run(const std::stop_token& stop) {
   while (WaitForWork(stop)) {
     try {
       EndOverdue();
+      if (running_.empty() && options_.between_requests) options_.between_requests();
       Admit();
       Step(stop);
     } catch (const std::exception& error) {
@@ -102,7 +103,13 @@ void EngineLoop::Run(const std::stop_token& stop) {
 
 bool EngineLoop::WaitForWork(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, stop, [&] { return !queue_.empty() || !running_.empty(); });
+  const auto has_work = [&] { return !queue_.empty() || !running_.empty(); };
+  if (options_.between_requests) {
+    // Without work too, but not so that a request would wait for it at once.
+    changed_.wait_for(lock, stop, options_.idle_period, has_work);
+  } else {
+    changed_.wait(lock, stop, has_work);
+  }
   return !stop.stop_requested();
 }
 
