@@ -227,8 +227,8 @@ TEST(RunCommandTest, PlanFilesThatCannotBeUsedAreNamedWithTheFault) {
 }
 
 TEST(RunCommandTest, RefusalsNameThingAndRemedy) {
-  EXPECT_THAT(ErrorOf(RunModel({"--targets", "worker(cpu)=1MiB,cpu", "-p", "x"}), 2),
-              HasSubstr("worker(cpu)"));
+  EXPECT_THAT(ErrorOf(RunModel({"--targets", "rpc:h:1=1MiB,rpc:h:1/1=1MiB,cpu", "-p", "x"}), 2),
+              HasSubstr("rpc:h:1/1"));
   EXPECT_THAT(ErrorOf(RunModel({"--targets", "cuda:0=1MiB,cpu", "-p", "x"}), 2),
               HasSubstr("cuda:0"));
   EXPECT_THAT(ErrorOf(RunModel({"--targets", "cpu", "--prompt-file", "/no/such/file"}), 2),

@@ -52,17 +52,17 @@ Lane SingleLane(const ModelPlacement& placed) {
   return {.name = "single", .targets = "cpu", .policy = "ordered", .absent = {}};
 }
 
-Lane HotColdLane(const ModelPlacement& placed) {
-  Lane lane{.name = "hot-cold", .targets = {}, .policy = "ordered", .absent = {}};
-  const auto targets = placed.plan.targets();
-  const auto device = std::ranges::find_if(targets, [&](const moe::PlanTarget& target) {
-    const auto index = static_cast<std::size_t>(&target - targets.data());
-    return !placed.config.targets()[index].in_process_cpu();
-  });
+// The first device of the list, then `cold`.
+Lane TwoTierLane(const ModelPlacement& placed, const std::string& name, const std::string& cold) {
+  Lane lane{.name = name, .targets = {}, .policy = "ordered", .absent = {}};
+  const auto targets = placed.config.targets();
+  const auto device =
+      std::ranges::find(targets, moe::TargetPlace::kDevice, &moe::ExpertSplitTarget::place);
   if (device == targets.end()) {
     lane.absent = "--targets has no device beside the cpu";
   } else {
-    lane.targets = Item(*device) + ",cpu";
+    const auto index = static_cast<std::size_t>(device - targets.begin());
+    lane.targets = Item(placed.plan.targets()[index]) + "," + cold;
   }
   return lane;
 }
@@ -72,11 +72,8 @@ std::vector<Lane> LanesOf(const ModelPlacement& placed, const std::string& polic
   const std::string list = List(placed.plan.targets());
   return {SingleLane(placed),
           {.name = "layers", .targets = list, .policy = "layers", .absent = {}},
-          HotColdLane(placed),
-          {.name = "remote",
-           .targets = {},
-           .policy = "ordered",
-           .absent = "worker processes do not exist yet"},
+          TwoTierLane(placed, "hot-cold", "cpu"),
+          TwoTierLane(placed, "remote", "worker(cpu)"),
           {.name = "split", .targets = list, .policy = policy, .absent = {}}};
 }
 

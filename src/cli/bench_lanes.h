@@ -24,7 +24,7 @@ struct LanesRequest {
 //   single    everything on the first target that can hold it, else on cpu
 //   layers    whole layers over the list
 //   hot-cold  the first device, then cpu
-//   remote    the cold part in a worker; absent as long as there are none
+//   remote    the first device, then the CPU in a worker process
 //   split     the experts over the list, by the policy that was asked for
 // and prints, for each, its speed, the rows that each owner computed and the normalised error of
 // its logits against `single`; for one that is not possible here, why. Errors: those of placing,

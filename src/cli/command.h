@@ -48,5 +48,6 @@ Command AddPerplexityCommand(CLI::App& program);
 Command AddBenchCommand(CLI::App& program);
 Command AddProfileCommand(CLI::App& program);
 Command AddServeCommand(CLI::App& program);
+Command AddWorkerCommand(CLI::App& program);
 
 }  // namespace cli

@@ -1,13 +1,18 @@
 #include "cli/device_targets.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <format>
 #include <fstream>
 
 #include "base/check.h"
+#include "base/child_process.h"
 #include "base/quote.h"
 #include "gg/numa.h"
+#include "moe/ipc/socket_path.h"
+#include "moe/ipc/worker_process.h"
+#include "moe/ipc/worker_session.h"
 
 namespace cli {
 namespace {
@@ -55,6 +60,39 @@ std::optional<moe::TargetMemory> NodeMemory(std::uint32_t node) {
   return memory;
 }
 
+// As a worker tells whoever connects.
+std::optional<moe::TargetMemory> Ask(moe::ipc::Channel channel, const std::string& name,
+                                     std::chrono::milliseconds patience) {
+  auto session = moe::ipc::WorkerSession::Open(std::move(channel), name, {.welcome = patience});
+  if (!session) return std::nullopt;
+  const moe::ipc::Welcome& welcome = session->welcome();
+  return moe::TargetMemory{.free = welcome.memory_free,
+                           .total = welcome.memory_total,
+                           .device_id = welcome.device_id,
+                           .shares_host_ram = welcome.shares_host_ram};
+}
+
+std::optional<moe::TargetMemory> WorkerMemory(const moe::ExpertSplitTarget& target) {
+  constexpr std::chrono::seconds kPatience(5);
+  auto channel = moe::ipc::ConnectTo(target.path, base::Deadline::After(kPatience));
+  if (!channel) return std::nullopt;
+  return Ask(std::move(*channel), target.name, kPatience);
+}
+
+// What talks to a ggml RPC server may hang or abort, so a process of its own does. A server that
+// is in use is not asked without need: it ends when somebody in its queue gives up.
+std::optional<moe::TargetMemory> RemoteMemory(const moe::ExpertSplitTarget& target,
+                                              const std::string& model) {
+  constexpr std::chrono::seconds kPatience(20);
+  if (target.capacity.policy == moe::CapacityPolicy::kBytes || model.empty()) return std::nullopt;
+  const auto program = base::OwnExecutable();
+  if (!program) return std::nullopt;
+  const std::string name = std::format("rpc:{}:{}/{}", target.host, target.port, target.index);
+  auto started = moe::ipc::StartWorkerProcess(*program, model, name);
+  if (!started) return std::nullopt;
+  return Ask(std::move(started->channel), target.name, kPatience);
+}
+
 }  // namespace
 
 base::Result<moe::ExpertSplitTargetConfig> TargetsOrDefault(std::string_view list,
@@ -90,6 +128,8 @@ base::Result<std::vector<const gg::Device*>> ResolveDevices(
 }
 
 std::optional<moe::TargetMemory> DeviceMemoryProbe::Target(const moe::ExpertSplitTarget& target) {
+  if (target.place == moe::TargetPlace::kUnix) return WorkerMemory(target);
+  if (target.inner_place == moe::TargetPlace::kRpc) return RemoteMemory(target, model_);
   if (target.inner_place == moe::TargetPlace::kNuma) return NodeMemory(target.index);
   const gg::Device* device = InnerDevice(target, devices_);
   if (device == nullptr) return std::nullopt;

@@ -26,11 +26,14 @@ base::Result<moe::ExpertSplitTargetConfig> TargetsOrDefault(std::string_view lis
 base::Result<std::vector<const gg::Device*>> ResolveDevices(
     const moe::ExpertSplitTargetConfig& config, std::span<const gg::Device> devices);
 
-// Memory of the discovered devices, of NUMA nodes and of the host. `devices` outlives it and must
-// end with "cpu", as DiscoverDevices returns it. Remote targets are unknown to it.
+// Memory of the discovered devices, of NUMA nodes and of the host. Workers that listen on a path
+// and remote devices are asked, for a bounded time; remote ones not when their capacity is given,
+// and by a child process that has `model`. `devices` outlives it and must end with "cpu", as
+// DiscoverDevices returns it.
 class DeviceMemoryProbe final : public moe::MemoryProbe {
  public:
-  explicit DeviceMemoryProbe(std::span<const gg::Device> devices) : devices_(devices) {}
+  explicit DeviceMemoryProbe(std::span<const gg::Device> devices, std::string model = {})
+      : devices_(devices), model_(std::move(model)) {}
 
   std::optional<moe::TargetMemory> Target(const moe::ExpertSplitTarget& target) override;
   moe::HostMemory Host() override;
@@ -38,6 +41,7 @@ class DeviceMemoryProbe final : public moe::MemoryProbe {
 
  private:
   std::span<const gg::Device> devices_;
+  std::string model_;
 };
 
 }  // namespace cli

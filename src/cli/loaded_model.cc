@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/child_process.h"
 #include "cli/device_targets.h"
 #include "cli/progress.h"
 #include "gg/device_check.h"
@@ -29,7 +30,10 @@ base::Result<void> CheckDevicesInUse(const ModelPlacement& placement,
   for (std::size_t t = 0; t < devices.size(); ++t) {
     const moe::TargetId target(t);
     const bool used = placement.plan.units(target) > 0 || target == placement.config.primary();
-    if (!used || devices[t]->is_cpu() || std::ranges::contains(checked, devices[t])) continue;
+    if (!used || devices[t] == nullptr || devices[t]->is_cpu() ||
+        std::ranges::contains(checked, devices[t])) {
+      continue;
+    }
     if (auto right = gg::CheckDevice(*devices[t]); !right) return right;
     checked.push_back(devices[t]);
   }
@@ -41,9 +45,16 @@ base::Bytes UnitsOnCpu(const ModelPlacement& placement,
                        const std::vector<const gg::Device*>& devices) {
   base::Bytes bytes;
   for (std::size_t t = 0; t < devices.size(); ++t) {
-    if (devices[t]->is_cpu()) bytes += placement.plan.bytes(moe::TargetId(t));
+    if (devices[t] != nullptr && devices[t]->is_cpu())
+      bytes += placement.plan.bytes(moe::TargetId(t));
   }
   return bytes;
+}
+
+moe::ipc::WorkerTimeouts WorkerTimeouts(const PlacementOptions& options) {
+  moe::ipc::WorkerTimeouts timeouts;
+  timeouts.batch = std::chrono::seconds(options.worker_timeout_s);
+  return timeouts;
 }
 
 }  // namespace
@@ -65,6 +76,19 @@ void AddRunOptions(CLI::App& app, std::uint32_t& threads, PlacementOptions& plac
                  "needed, as suits a model larger than memory. The numbers are the same")
       ->type_name("auto|off")
       ->check(CLI::IsMember({"auto", "off"}).description(""))
+      ->capture_default_str();
+  app.add_option(
+         "--on-worker-loss", placement.on_worker_loss,
+         "when a worker ends, hangs or answers nonsense. move: its experts move to the next "
+         "targets that have room, in the end to cpu, and the work goes on; fail: the "
+         "request ends with an error")
+      ->type_name("move|fail")
+      ->check(CLI::IsMember({"move", "fail"}).description(""))
+      ->capture_default_str();
+  app.add_option("--worker-timeout", placement.worker_timeout_s,
+                 "seconds after which a worker that has not computed its part of a step is lost")
+      ->type_name("S")
+      ->check(CLI::Range(1, 86400))
       ->capture_default_str();
   app.add_option("--plan", placement.plan,
                  "take this plan instead of making one; its targets are the default --targets")
@@ -114,22 +138,33 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
   backend_ = std::move(*backend);
 
   std::vector<gg::Device> owners;
-  for (const gg::Device* device : *devices) owners.push_back(*device);
-  moe::ExpertLoadRequest request{.config = &placement_.config,
-                                 .shape = &placement_.description.shape,
-                                 .hotness = &placement_.hotness,
-                                 .plan = &placement_.plan,
-                                 .stacks = &placement_.description.stacks,
-                                 .file = &placement_.file,
-                                 .weights = backend_->expert_weights(),
-                                 .devices = std::move(owners),
-                                 .max_rows = options.batch_rows,
-                                 .repack = repack,
-                                 .pack_threads = threads,
-                                 .untouched_bytes = backend_->untouched_host_bytes(),
-                                 .log = session.log,
-                                 .progress = progress.callback(),
-                                 .stop = std::move(stop)};
+  for (const gg::Device* device : *devices) {
+    owners.push_back(device != nullptr ? *device : gg::Device{});
+  }
+  auto program = base::OwnExecutable();
+  if (!program) return base::Forward(program);
+  moe::ExpertLoadRequest request{
+      .config = &placement_.config,
+      .shape = &placement_.description.shape,
+      .hotness = &placement_.hotness,
+      .plan = &placement_.plan,
+      .stacks = &placement_.description.stacks,
+      .file = &placement_.file,
+      .weights = backend_->expert_weights(),
+      .devices = std::move(owners),
+      .max_rows = options.batch_rows,
+      .repack = repack,
+      .pack_threads = threads,
+      .use_threads = [this](std::size_t count) { backend_->SetThreads(count); },
+      .workers = {.program = *program,
+                  .model = placement_.file.shards().front().path(),
+                  .timeouts = WorkerTimeouts(options)},
+      .on_worker_loss =
+          options.on_worker_loss == "fail" ? moe::OnWorkerLoss::kFail : moe::OnWorkerLoss::kMove,
+      .untouched_bytes = backend_->untouched_host_bytes(),
+      .log = session.log,
+      .progress = progress.callback(),
+      .stop = std::move(stop)};
   if (!primary->is_cpu()) {
     request.keep_on_primary = [this](moe::LayerId layer) { return backend_->KeepOnPrimary(layer); };
   }
@@ -137,11 +172,38 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
   progress.Clear();
   if (!experts) return base::Forward(experts);
   components_ = std::move(experts->components);
+  failover_ = std::move(experts->failover);
   // Shares the bundle, points to the object inside it.
-  if (moe::MoeExpertCompute* routed = components_->compute().routed()) {
+  if (failover_ != nullptr && components_->compute().routed() != nullptr) {
+    backend_->SetExperts(failover_);
+  } else if (moe::MoeExpertCompute* routed = components_->compute().routed()) {
     backend_->SetExperts(std::shared_ptr<moe::MoeExpertCompute>(components_, routed));
   }
   return {};
+}
+
+std::shared_ptr<const moe::ExpertSplitStateComponents> LoadedModel::components() const {
+  return failover_ != nullptr ? failover_->components() : components_;
+}
+
+std::vector<std::string> LoadedModel::Lost() const {
+  std::vector<std::string> names;
+  if (failover_ == nullptr) return names;
+  for (const moe::LostWorker& worker : failover_->lost()) {
+    names.push_back(placement_.config[worker.target].name);
+  }
+  return names;
+}
+
+std::vector<moe::LostWorker> LoadedModel::Missing() const {
+  return failover_ != nullptr ? failover_->missing() : std::vector<moe::LostWorker>();
+}
+
+void LoadedModel::Settle(const Session& session) {
+  if (failover_ == nullptr) return;
+  if (auto settled = failover_->Settle(); !settled) {
+    session.log.Warning("{}", settled.error().message);
+  }
 }
 
 std::vector<TargetUse> LoadedModel::Use() const {
@@ -153,7 +215,11 @@ std::vector<TargetUse> LoadedModel::Use() const {
                   .units = plan().units(target),
                   .bytes = plan().bytes(target)};
     if (target == components_->config().primary()) one.rows += backend_->primary_pairs();
-    if (const moe::MoeExpertCompute* owner = components_->compute().compute(target)) {
+    if (failover_ != nullptr) {
+      one.rows += failover_->TargetPairs(target);
+      one.busy_ms = failover_->TargetTimes(target).busy_ms;
+      one.wait_ms = failover_->TargetTimes(target).wait_ms;
+    } else if (const moe::MoeExpertCompute* owner = components_->compute().compute(target)) {
       one.rows += owner->num_pairs(0);
       one.busy_ms = owner->times().busy_ms;
       one.wait_ms = owner->times().wait_ms;

@@ -15,6 +15,7 @@
 #include "cli/placement.h"
 #include "model/placed_backend.h"
 #include "model/text/vocabulary.h"
+#include "moe/compute/failover_compute.h"
 #include "moe/compute/state_components.h"
 
 namespace cli {
@@ -45,10 +46,11 @@ class LoadedModel {
 
   model::ModelBackend& backend() { return *backend_; }
   const model::Vocabulary& vocabulary() const { return *vocabulary_; }
-  const moe::ExpertSplitPlan& plan() const { return components_->plan(); }
-  moe::PlacementPath path() const { return components_->compute().path(); }
+  // Of the placement in force, which changes when a worker is lost; the reference stays valid.
+  const moe::ExpertSplitPlan& plan() const { return components()->plan(); }
+  moe::PlacementPath path() const { return components()->compute().path(); }
   // The object that drives the layers' experts; nullptr when the primary's graph computes all.
-  moe::MoeExpertCompute* routed() const { return components_->compute().routed(); }
+  moe::MoeExpertCompute* routed() const { return components()->compute().routed(); }
   std::uint32_t experts_per_token() const { return placement_.description.shape.experts_per_token; }
   const gg::GgufFile& file() const { return placement_.file; }
   double load_ms() const { return load_ms_; }
@@ -57,16 +59,26 @@ class LoadedModel {
   std::vector<TargetUse> Use() const;
   // As model::PlacedBackend::RecordRouting.
   void RecordRouting(moe::RoutingRecorder* recorder) { backend_->RecordRouting(recorder); }
+  // Names of the workers that were lost, in that order, also of those that came back.
+  std::vector<std::string> Lost() const;
+  // Workers that are lost now, with the reasons. Any thread.
+  std::vector<moe::LostWorker> Missing() const;
+  // Takes workers back that were lost and notices losses. Between requests, by the thread that
+  // computes.
+  void Settle(const Session& session);
 
  private:
   explicit LoadedModel(ModelPlacement placement) : placement_(std::move(placement)) {}
   base::Result<void> LoadBackend(const Session& session, const PlacementOptions& options,
                                  std::uint32_t threads, std::stop_token stop);
 
+  std::shared_ptr<const moe::ExpertSplitStateComponents> components() const;
+
   // Destroyed in reverse: the mapped file outlives everybody who reads it.
   ModelPlacement placement_;
   std::unique_ptr<model::Vocabulary> vocabulary_;
-  std::shared_ptr<const moe::ExpertSplitStateComponents> components_;
+  std::shared_ptr<const moe::ExpertSplitStateComponents> components_;  // as it was loaded
+  std::shared_ptr<moe::FailoverCompute> failover_;                     // nullptr without workers
   std::unique_ptr<model::PlacedBackend> backend_;
   double load_ms_ = 0;
 };

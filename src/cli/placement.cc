@@ -38,15 +38,15 @@ base::Bytes OwnerBuffers(const model::ModelDescription& model, std::uint32_t bat
 }
 
 base::Result<std::vector<std::optional<base::Bytes>>> Capacities(
-    const model::ModelDescription& model, const moe::ExpertSplitTargetConfig& config,
-    const std::vector<gg::Device>& devices, const std::vector<moe::AssumedTarget>& assumed,
-    const PlacementOptions& options) {
+    const std::string& file, const model::ModelDescription& model,
+    const moe::ExpertSplitTargetConfig& config, const std::vector<gg::Device>& devices,
+    const std::vector<moe::AssumedTarget>& assumed, const PlacementOptions& options) {
   const model::DenseNeeds needs =
       model::NeedsOf(model.dense, {.context = options.context,
                                    .num_sequences = options.parallel,
                                    .batch_rows = options.batch_rows,
                                    .on_cpu = config[config.primary()].in_process_cpu()});
-  DeviceMemoryProbe machine(devices);
+  DeviceMemoryProbe machine(devices, file);
   moe::AssumedMemoryProbe probe(machine, assumed);
   return moe::ResolveCapacities({.config = &config,
                                  .unit_bytes = model.shape.total_bytes(),
@@ -159,7 +159,8 @@ base::Result<ModelPlacement> PlaceModel(const Session& session, const ModelOptio
   if (*made) {
     if (auto same = CheckPlanTargets(**made, *config, options.plan); !same) return Forward(same);
   }
-  const auto capacities = Capacities(*description, *config, *devices, *assumed, options);
+  const auto capacities =
+      Capacities(model.model, *description, *config, *devices, *assumed, options);
   if (!capacities) return std::unexpected(capacities.error());
   std::optional<moe::CostModel> costs;
   if (options.costs || (!*made && *policy == moe::PlanPolicy::kBalanced)) {

@@ -23,17 +23,19 @@
 namespace cli {
 
 struct PlacementOptions {
-  std::string policy = "ordered";  // --policy
-  std::string profile;             // --profile; empty means uniform routing
-  bool layer_floor = true;         // --layer-floor; only with a profile
-  std::uint32_t context = 4096;    // --ctx: tokens of one sequence
-  std::uint32_t parallel = 1;      // --parallel: sequences
-  std::uint32_t batch_rows = 512;  // rows of one step, at most
-  std::string repack = "auto";     // --repack: auto or off
-  std::string plan;                // --plan: a file to take instead of planning; empty: plan now
-  std::string assume;              // --assume: targets that are only assumed
-  std::uint32_t threads = 0;       // --threads: of the CPU, one a core when 0
-  bool costs = false;              // find out how fast the targets are, whatever the policy
+  std::string policy = "ordered";       // --policy
+  std::string profile;                  // --profile; empty means uniform routing
+  bool layer_floor = true;              // --layer-floor; only with a profile
+  std::uint32_t context = 4096;         // --ctx: tokens of one sequence
+  std::uint32_t parallel = 1;           // --parallel: sequences
+  std::uint32_t batch_rows = 512;       // rows of one step, at most
+  std::string repack = "auto";          // --repack: auto or off
+  std::string on_worker_loss = "move";  // --on-worker-loss: move or fail
+  std::uint32_t worker_timeout_s = 30;  // --worker-timeout: seconds
+  std::string plan;           // --plan: a file to take instead of planning; empty: plan now
+  std::string assume;         // --assume: targets that are only assumed
+  std::uint32_t threads = 0;  // --threads: of the CPU, one a core when 0
+  bool costs = false;         // find out how fast the targets are, whatever the policy
 };
 
 moe::Repack RepackOf(const PlacementOptions& options);

@@ -84,7 +84,7 @@ int ParseAndRun(int argc, const char* const* argv) {
   const std::vector<Command> commands = {AddTargetsCommand(program), AddPlanCommand(program),
                                          AddRunCommand(program),     AddPerplexityCommand(program),
                                          AddBenchCommand(program),   AddProfileCommand(program),
-                                         AddServeCommand(program)};
+                                         AddServeCommand(program),   AddWorkerCommand(program)};
   if (argc > 1 && NamesUnknownCommand(commands, argv[1])) {
     return Report(
         std::format("unknown command '{}'; commands: {}", argv[1], CommandNames(commands)),

@@ -63,7 +63,7 @@ Json RunJson(const LoadedModel& model, const engine::Completion& completion,
           {"path", moe::PlacementPathName(model.path())},
           {"fingerprint", model.plan().FingerprintText()},
           {"summary", model.plan().Summary()},
-          {"lost", Json::array()},
+          {"lost", model.Lost()},
           {"graphs_built", graphs_built},
           {"targets", UseJson(model.Use())}};
 }

@@ -1,91 +1,33 @@
 #include "moe/compute/expert_loader.h"
 
 #include <algorithm>
-#include <map>
-#include <optional>
 #include <span>
-#include <string>
 #include <utility>
 
-#include "moe/compute/device_compute.h"
-#include "moe/compute/host_compute.h"
+#include "moe/compute/expert_loader_state.h"
 #include "moe/compute/measured_compute.h"
-#include "moe/compute/node_compute.h"
-#include "moe/compute/packed_experts.h"
+#include "moe/compute/release_pages.h"
+#include "moe/compute/shared_compute.h"
 
 namespace moe {
-namespace {
 
-class Loader {
- public:
-  explicit Loader(ExpertLoadRequest request)
-      : request_(std::move(request)),
-        owners_(request_.plan->owners().begin(), request_.plan->owners().end()),
-        computes_(request_.config->size()) {
-    std::vector<gg::NumaNode> nodes;
-    for (std::size_t t = 0; t < request_.config->size(); ++t) {
-      const ExpertSplitTarget& target = (*request_.config)[TargetId(t)];
-      if (target.place != TargetPlace::kNuma) continue;
-      const auto found = std::ranges::find(request_.numa_nodes, target.index, &gg::NumaNode::index);
-      node_positions_[TargetId(t)] = nodes.size();
-      nodes.push_back(found != request_.numa_nodes.end() ? *found
-                                                         : gg::NumaNode{.index = target.index});
-    }
-    if (!nodes.empty()) teams_ = std::make_shared<const NodeTeams>(std::move(nodes));
+ExpertLoader::ExpertLoader(ExpertLoadRequest request)
+    : request_(std::move(request)),
+      owners_(request_.plan->owners().begin(), request_.plan->owners().end()),
+      computes_(request_.config->size()) {
+  std::vector<gg::NumaNode> nodes;
+  for (std::size_t t = 0; t < request_.config->size(); ++t) {
+    const ExpertSplitTarget& target = (*request_.config)[TargetId(t)];
+    if (target.place != TargetPlace::kNuma) continue;
+    const auto found = std::ranges::find(request_.numa_nodes, target.index, &gg::NumaNode::index);
+    node_positions_[TargetId(t)] = nodes.size();
+    nodes.push_back(found != request_.numa_nodes.end() ? *found
+                                                       : gg::NumaNode{.index = target.index});
   }
+  if (!nodes.empty()) teams_ = std::make_shared<const NodeTeams>(std::move(nodes));
+}
 
-  base::Result<LoadedExperts> Run();
-
- private:
-  std::uint8_t& owner(LayerId layer, std::size_t expert) {
-    return owners_[layer.index() * num_experts() + expert];
-  }
-  std::size_t num_experts() const { return request_.shape->num_experts; }
-  std::size_t num_layers() const { return request_.shape->layers.size(); }
-  const std::string& name(TargetId target) const { return (*request_.config)[target].name; }
-  bool on_cpu(TargetId target) const { return request_.devices[target.index()].is_cpu(); }
-
-  std::vector<std::size_t> Owned(LayerId layer, TargetId target);
-  base::Bytes OwnedBytes(TargetId target);
-  base::Result<std::shared_ptr<const ExpertSplitRuntime>> CurrentRuntime();
-
-  base::Result<void> LoadTarget(TargetId target);
-  base::Result<void> LoadDeviceLayer(TargetId target, LayerId layer);
-  base::Result<bool> TryKeepOnPrimary(TargetId target, LayerId layer);
-  base::Result<DeviceCompute*> DeviceOwner(TargetId target);
-  base::Result<void> MoveColdest(TargetId target, LayerId layer, std::size_t count,
-                                 const base::Error& reason);
-  std::optional<TargetId> NextWithRoom(TargetId target, LayerId layer);
-  base::Result<void> MakeHostOwner(TargetId target);
-  base::Result<void> UseTheFile(const base::Error& reason);
-  base::Bytes HostBuffers() const;
-  bool Packs(TargetId first);
-  bool PackedUnitsFit(TargetId first) const;
-  base::Result<std::shared_ptr<const PackedExperts>> Pack(TargetId target) const;
-  void ReleasePages(TargetId target, LayerId layer);
-  void ReleaseExperts(LayerId layer, std::size_t first, std::size_t count) const;
-  void ReportMoves() const;
-  base::Result<ExpertSplitPlan> PlanInForce() const;
-  base::Result<LoadedExperts> Assemble();
-
-  ExpertLoadRequest request_;
-  std::vector<std::uint8_t> owners_;  // [num_layers, num_experts], as things stand
-  std::vector<std::unique_ptr<MoeExpertCompute>> computes_;  // [targets]
-  std::map<TargetId, DeviceCompute*> devices_;               // into computes_
-  std::map<TargetId, HostCompute*> hosts_;                   // into computes_
-  std::map<TargetId, std::size_t> node_positions_;           // of NUMA nodes, in teams_
-  std::shared_ptr<const NodeTeams> teams_;                   // nullptr without such targets
-  std::vector<LayerId> kept_;
-  std::optional<bool> packs_;  // decided once, when the first CPU owner is made
-  struct Moves {
-    std::size_t units = 0;
-    base::Bytes bytes;
-    std::string reason;
-  };
-  std::map<std::pair<TargetId, TargetId>, Moves> moves_;
-};
-
-std::vector<std::size_t> Loader::Owned(LayerId layer, TargetId target) {
+std::vector<std::size_t> ExpertLoader::Owned(LayerId layer, TargetId target) {
   std::vector<std::size_t> experts;
   for (std::size_t e = 0; e < num_experts(); ++e) {
     if (owner(layer, e) == target.index()) experts.push_back(e);
@@ -93,7 +35,7 @@ std::vector<std::size_t> Loader::Owned(LayerId layer, TargetId target) {
   return experts;
 }
 
-base::Bytes Loader::OwnedBytes(TargetId target) {
+base::Bytes ExpertLoader::OwnedBytes(TargetId target) {
   base::Bytes sum;
   for (std::size_t l = 0; l < num_layers(); ++l) {
     sum += request_.shape->unit_bytes(LayerId(l)) * Owned(LayerId(l), target).size();
@@ -101,22 +43,25 @@ base::Bytes Loader::OwnedBytes(TargetId target) {
   return sum;
 }
 
-base::Result<ExpertSplitPlan> Loader::PlanInForce() const {
-  const auto targets = request_.plan->targets();
-  return ExpertSplitPlan::FromOwners(*request_.shape, *request_.hotness,
-                                     {targets.begin(), targets.end()}, owners_);
+base::Result<ExpertSplitPlan> ExpertLoader::PlanInForce() const {
+  const auto planned = request_.plan->targets();
+  std::vector<PlanTarget> targets(planned.begin(), planned.end());
+  for (const TargetId target : unlimited_) targets[target.index()].capacity.reset();
+  return ExpertSplitPlan::FromOwners(*request_.shape, *request_.hotness, std::move(targets),
+                                     owners_);
 }
 
-base::Result<std::shared_ptr<const ExpertSplitRuntime>> Loader::CurrentRuntime() {
+base::Result<std::shared_ptr<const ExpertSplitRuntime>> ExpertLoader::CurrentRuntime() {
   auto plan = PlanInForce();
   if (!plan) return base::Forward(plan);
   return ExpertSplitRuntime::Make(*plan);
 }
 
 // The next target of the list that may own one more unit of this layer.
-std::optional<TargetId> Loader::NextWithRoom(TargetId target, LayerId layer) {
+std::optional<TargetId> ExpertLoader::NextWithRoom(TargetId target, LayerId layer) {
   for (std::size_t t = target.index() + 1; t < request_.config->size(); ++t) {
     const auto& capacity = request_.plan->targets()[t].capacity;
+    if (given_up_.contains(TargetId(t))) continue;
     if (!capacity || OwnedBytes(TargetId(t)) + request_.shape->unit_bytes(layer) <= *capacity) {
       return TargetId(t);
     }
@@ -124,8 +69,8 @@ std::optional<TargetId> Loader::NextWithRoom(TargetId target, LayerId layer) {
   return std::nullopt;
 }
 
-base::Result<void> Loader::MoveColdest(TargetId target, LayerId layer, std::size_t count,
-                                       const base::Error& reason) {
+base::Result<void> ExpertLoader::MoveColdest(TargetId target, LayerId layer, std::size_t count,
+                                             const base::Error& reason) {
   std::vector<std::size_t> experts = Owned(layer, target);
   std::ranges::stable_sort(
       experts, {}, [&](std::size_t e) { return request_.hotness->share(layer, ExpertId(e)); });
@@ -138,6 +83,7 @@ base::Result<void> Loader::MoveColdest(TargetId target, LayerId layer, std::size
                         reason.message, name(target));
     }
     owner(layer, expert) = static_cast<std::uint8_t>(next->index());
+    stale_.insert(*next);
     Moves& moved = moves_[{target, *next}];
     ++moved.units;
     moved.bytes += request_.shape->unit_bytes(layer);
@@ -146,7 +92,7 @@ base::Result<void> Loader::MoveColdest(TargetId target, LayerId layer, std::size
   return {};
 }
 
-base::Result<DeviceCompute*> Loader::DeviceOwner(TargetId target) {
+base::Result<DeviceCompute*> ExpertLoader::DeviceOwner(TargetId target) {
   if (const auto found = devices_.find(target); found != devices_.end()) return found->second;
   auto runtime = CurrentRuntime();
   if (!runtime) return base::Forward(runtime);
@@ -166,7 +112,7 @@ base::Result<DeviceCompute*> Loader::DeviceOwner(TargetId target) {
   return compute;
 }
 
-base::Result<bool> Loader::TryKeepOnPrimary(TargetId target, LayerId layer) {
+base::Result<bool> ExpertLoader::TryKeepOnPrimary(TargetId target, LayerId layer) {
   if (!request_.keep_on_primary || target != request_.config->primary() ||
       Owned(layer, target).size() != num_experts()) {
     return false;
@@ -177,7 +123,7 @@ base::Result<bool> Loader::TryKeepOnPrimary(TargetId target, LayerId layer) {
 }
 
 // Loads what the target owns of the layer; halves that as long as there is no room for it.
-base::Result<void> Loader::LoadDeviceLayer(TargetId target, LayerId layer) {
+base::Result<void> ExpertLoader::LoadDeviceLayer(TargetId target, LayerId layer) {
   auto kept = TryKeepOnPrimary(target, layer);
   if (!kept) return base::Forward(kept);
   if (*kept) return {};
@@ -195,35 +141,21 @@ base::Result<void> Loader::LoadDeviceLayer(TargetId target, LayerId layer) {
   return {};
 }
 
-void Loader::ReleaseExperts(LayerId layer, std::size_t first, std::size_t count) const {
-  if (request_.file == nullptr) return;
-  const LayerStacks& stacks = (*request_.stacks)[layer.index()];
-  const auto release = [&](const ExpertStack& stack) {
-    const std::size_t bytes = stack.bytes_per_expert.count();
-    request_.file->shards()[stack.shard].ReleasePages(stack.offset + first * bytes, count * bytes);
-  };
-  release(stacks.gate);
-  if (stacks.up) release(*stacks.up);
-  release(stacks.down);
+void ExpertLoader::ReleaseExperts(LayerId layer, std::size_t first, std::size_t count) const {
+  ReleaseExpertPages(request_.file, (*request_.stacks)[layer.index()], first, count);
 }
 
-// By runs of neighbours, whose pages go wholly.
-void Loader::ReleasePages(TargetId target, LayerId layer) {
-  const std::vector<std::size_t> experts = Owned(layer, target);
-  for (std::size_t i = 0; i < experts.size();) {
-    const std::size_t first = i;
-    while (i < experts.size() && experts[i] - experts[first] == i - first) ++i;
-    ReleaseExperts(layer, experts[first], i - first);
-  }
+void ExpertLoader::ReleasePages(TargetId target, LayerId layer) {
+  ReleaseExpertPages(request_.file, (*request_.stacks)[layer.index()], Owned(layer, target));
 }
 
-bool Loader::Packs(TargetId first) {
+bool ExpertLoader::Packs(TargetId first) {
   if (!packs_) packs_ = request_.repack == Repack::kAuto && PackedUnitsFit(first);
   return *packs_;
 }
 
-// `first` is the first CPU owner: targets before it have their units by now.
-bool Loader::PackedUnitsFit(TargetId first) const {
+// Targets before `first` have their units by now.
+bool ExpertLoader::PackedUnitsFit(TargetId first) const {
   base::Bytes packed;
   base::Bytes others;  // in the host's memory too
   for (std::size_t l = 0; l < num_layers(); ++l) {
@@ -232,7 +164,7 @@ bool Loader::PackedUnitsFit(TargetId first) const {
     for (const std::uint8_t owner : std::span(owners_).subspan(l * num_experts(), num_experts())) {
       if (on_cpu(TargetId(owner))) {
         (run ? packed : others) += run.value_or(unit);
-      } else if (owner > first.index() && request_.devices[owner].host_memory) {
+      } else if (owner >= first.index() && in_host_memory(TargetId(owner))) {
         others += unit;
       }
     }
@@ -245,7 +177,7 @@ bool Loader::PackedUnitsFit(TargetId first) const {
 
 // What CPU owners compute their largest batch in. Vectors are counted as floats, twice where they
 // are converted.
-base::Bytes Loader::HostBuffers() const {
+base::Bytes ExpertLoader::HostBuffers() const {
   std::size_t widest = 0;
   for (const LayerWeights& layer : request_.weights->layers) {
     widest = std::max(widest, 2 * layer.n_embd() + request_.shape->experts_per_token *
@@ -256,11 +188,21 @@ base::Bytes Loader::HostBuffers() const {
   return base::Bytes(sizeof(float)) * widest * request_.max_rows * owners;
 }
 
-base::Result<std::shared_ptr<const PackedExperts>> Loader::Pack(TargetId target) const {
+std::vector<std::uint8_t> ExpertLoader::OwnedFlags(TargetId target) const {
+  std::vector<std::uint8_t> owned;
+  for (const std::uint8_t owner : owners_) owned.push_back(owner == target.index() ? 1 : 0);
+  return owned;
+}
+
+// What the target owns and is not in `present`, which may be nullptr.
+base::Result<std::shared_ptr<const PackedExperts>> ExpertLoader::Pack(
+    TargetId target, const PackedExperts* present) const {
   std::vector<std::uint8_t> owned(owners_.size());
-  std::ranges::transform(owners_, owned.begin(), [&](std::uint8_t owner) {
-    return static_cast<std::uint8_t>(owner == target.index());
-  });
+  for (std::size_t i = 0; i < owners_.size(); ++i) {
+    const auto* layer = present != nullptr ? present->layer(LayerId(i / num_experts())) : nullptr;
+    const bool there = layer != nullptr && layer->runs[i % num_experts()] != nullptr;
+    owned[i] = static_cast<std::uint8_t>(owners_[i] == target.index() && !there);
+  }
   PackRequest pack{.weights = request_.weights.get(),
                    .owned = owned,
                    .num_threads = request_.pack_threads,
@@ -283,18 +225,25 @@ base::Result<std::shared_ptr<const PackedExperts>> Loader::Pack(TargetId target)
   return PackedExperts::Make(pack);
 }
 
-base::Result<void> Loader::MakeHostOwner(TargetId target) {
+base::Result<void> ExpertLoader::MakeHostOwner(TargetId target) {
   auto runtime = CurrentRuntime();
   if (!runtime) return base::Forward(runtime);
   std::shared_ptr<const PackedExperts> packed;
   if (Packs(target)) {
-    auto made = Pack(target);
+    std::shared_ptr<const PackedExperts>& present = packed_[target];
+    if (present != nullptr) present = PackedExperts::Keep(std::move(present), OwnedFlags(target));
+    auto made = Pack(target, present.get());
     if (!made) {
       if (made.error().kind != base::ErrorKind::kCapacity) return base::Forward(made);
       if (auto done = UseTheFile(made.error()); !done) return done;
       return MakeHostOwner(target);
     }
-    packed = std::move(*made);
+    if (present == nullptr) {
+      present = std::move(*made);
+    } else if ((*made)->bytes() > base::Bytes()) {
+      present = PackedExperts::Join(std::move(present), std::move(*made));
+    }
+    packed = present;
     // Once more: reading a neighbour may have mapped pages around its own.
     for (std::size_t l = 0; l < num_layers(); ++l) {
       if (packed->layer(LayerId(l)) != nullptr) ReleasePages(target, LayerId(l));
@@ -317,9 +266,13 @@ base::Result<void> Loader::MakeHostOwner(TargetId target) {
 }
 
 // All CPU owners use one layout, so those that have packed their units go back to the file.
-base::Result<void> Loader::UseTheFile(const base::Error& reason) {
+base::Result<void> ExpertLoader::UseTheFile(const base::Error& reason) {
   request_.log.Warning("{}: experts on the CPU are used as the file has them", reason.message);
   packs_ = false;
+  packed_.clear();
+  for (const auto& [target, worker] : workers_) {
+    if (on_cpu(target) && !given_up_.contains(target)) stale_.insert(target);
+  }
   const std::map<TargetId, HostCompute*> packed = hosts_;
   for (const auto& [target, host] : packed) {
     if (auto made = MakeHostOwner(target); !made) return made;
@@ -327,14 +280,15 @@ base::Result<void> Loader::UseTheFile(const base::Error& reason) {
   return {};
 }
 
-base::Result<void> Loader::LoadTarget(TargetId target) {
+base::Result<void> ExpertLoader::LoadTarget(TargetId target) {
+  stale_.erase(target);
   const base::Bytes total = OwnedBytes(target);
   if (total == base::Bytes()) return {};
   if (on_cpu(target)) return MakeHostOwner(target);
   base::Bytes done;
   for (std::size_t l = 0; l < num_layers(); ++l) {
     const LayerId layer(l);
-    if (Owned(layer, target).empty()) continue;
+    if (Owned(layer, target).empty() || std::ranges::contains(kept_, layer)) continue;
     if (request_.stop.stop_requested()) {
       return base::Fail(base::ErrorKind::kCancelled, "loading was interrupted");
     }
@@ -346,14 +300,16 @@ base::Result<void> Loader::LoadTarget(TargetId target) {
   return {};
 }
 
-void Loader::ReportMoves() const {
+void ExpertLoader::ReportMoves() {
   for (const auto& [pair, moved] : moves_) {
     request_.log.Warning("{}: moved {} units ({}) to {}", moved.reason, moved.units,
                          base::FormatBytes(moved.bytes), name(pair.second));
   }
+  moves_.clear();
 }
 
-base::Result<LoadedExperts> Loader::Assemble() {
+base::Result<std::shared_ptr<const ExpertSplitStateComponents>> ExpertLoader::Assemble(
+    std::uint64_t generation) {
   auto plan = PlanInForce();
   if (!plan) return base::Forward(plan);
   const auto factory = [&](TargetId target,
@@ -365,27 +321,51 @@ base::Result<LoadedExperts> Loader::Assemble() {
     if (const auto host = hosts_.find(target); host != hosts_.end()) {
       host->second->SetRuntime(storage->shared_runtime());
     }
-    return std::move(computes_[target.index()]);
+    std::unique_ptr<MoeExpertCompute>& compute = computes_[target.index()];
+    if (workers_.empty()) return std::move(compute);
+    std::shared_ptr<MoeExpertCompute>& shared = shared_[target.index()];
+    if (compute != nullptr) shared = std::move(compute);
+    if (shared == nullptr) return nullptr;
+    return std::make_unique<SharedCompute>(shared);
   };
+  shared_.resize(computes_.size());
   auto components = ExpertSplitStateComponents::Make(*request_.config, std::move(*plan),
-                                                     *request_.stacks, factory);
+                                                     *request_.stacks, factory, generation);
   if (!components) return base::Forward(components);
-  return LoadedExperts{std::make_shared<const ExpertSplitStateComponents>(std::move(*components)),
-                       std::move(kept_)};
+  return std::make_shared<const ExpertSplitStateComponents>(std::move(*components));
 }
 
-base::Result<LoadedExperts> Loader::Run() {
-  for (std::size_t t = 0; t < request_.config->size(); ++t) {
-    if (auto loaded = LoadTarget(TargetId(t)); !loaded) return base::Forward(loaded);
+base::Result<LoadedExperts> ExpertLoader::Run(const std::shared_ptr<ExpertLoader>& self) {
+  ExpertLoader& loader = *self;
+  ExpertLoadRequest& request = loader.request_;
+  if (auto opened = loader.OpenAllWorkers(); !opened) return base::Forward(opened);
+  std::vector<TargetId> workers;
+  for (const auto& [target, worker] : loader.workers_) workers.push_back(target);
+  if (auto loaded = loader.LoadWorkers(workers); !loaded) return base::Forward(loaded);
+  for (std::size_t t = 0; t < request.config->size(); ++t) {
+    if (loader.outside(TargetId(t))) continue;
+    if (auto loaded = loader.LoadTarget(TargetId(t)); !loaded) return base::Forward(loaded);
   }
-  ReportMoves();
-  return Assemble();
+  if (auto loaded = loader.ReloadStale(); !loaded) return base::Forward(loaded);
+  loader.ReportMoves();
+  auto components = loader.Assemble(0);
+  if (!components) return base::Forward(components);
+  LoadedExperts loaded{.components = std::move(*components), .kept_on_primary = loader.kept_};
+  if (workers.empty()) return loaded;
+  loader.ShareThreads();
+  request.keep_on_primary = {};
+  request.progress = {};
+  request.stop = {};
+  loaded.failover = std::make_shared<FailoverCompute>(
+      loaded.components, std::exchange(loader.lost_, {}),
+      [self](std::uint64_t generation) { return self->Replace(generation); },
+      [self](std::uint64_t generation) { return self->Settle(generation); },
+      request.on_worker_loss);
+  return loaded;
 }
-
-}  // namespace
 
 base::Result<LoadedExperts> LoadExperts(ExpertLoadRequest request) {
-  return Loader(std::move(request)).Run();
+  return ExpertLoader::Run(std::make_shared<ExpertLoader>(std::move(request)));
 }
 
 }  // namespace moe

@@ -1,5 +1,6 @@
 #include "moe/ipc/channel.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -146,10 +147,17 @@ base::UniqueFd Channel::TakeDescriptor() {
 
 void Channel::Shutdown() const { ::shutdown(socket_.get(), SHUT_RDWR); }
 
+bool Channel::HasRoom() const { return WaitFor(POLLOUT, base::Deadline::After({})).has_value(); }
+
 bool Channel::PeerIsGone() const {
   char byte = 0;
   const ssize_t got = ::recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
+
+ShutdownOnStop::ShutdownOnStop(int descriptor, const std::stop_token& stop)
+    : socket_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)), on_stop_(stop, Shutdown{socket_.get()}) {}
+
+void ShutdownOnStop::Shutdown::operator()() const { ::shutdown(descriptor, SHUT_RDWR); }
 
 }  // namespace moe::ipc

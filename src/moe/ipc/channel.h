@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <deque>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <utility>
 
@@ -43,6 +44,8 @@ class Channel {
   // Whether a Receive found that the other side closed the connection between two frames, as it
   // should.
   bool closed_in_order() const { return closed_in_order_; }
+  // Whether a small frame can be sent without waiting for the other side to read.
+  bool HasRoom() const;
   // Whether the other side is gone and nothing of it is left to read. Does not wait.
   bool PeerIsGone() const;
   int descriptor() const { return socket_.get(); }
@@ -57,6 +60,24 @@ class Channel {
   std::uint32_t next_number_ = 0;  // of frames sent
   std::deque<base::UniqueFd> descriptors_;
   bool closed_in_order_ = false;
+};
+
+// As long as it lives, a requested stop ends both directions of a channel, wherever the channel
+// itself has been moved to and whether or not it is still there.
+class ShutdownOnStop {
+ public:
+  ShutdownOnStop(int descriptor, const std::stop_token& stop);
+  ShutdownOnStop(const ShutdownOnStop&) = delete;
+  ShutdownOnStop& operator=(const ShutdownOnStop&) = delete;
+
+ private:
+  struct Shutdown {
+    int descriptor;
+    void operator()() const;
+  };
+
+  base::UniqueFd socket_;  // of our own
+  std::stop_callback<Shutdown> on_stop_;
 };
 
 }  // namespace moe::ipc

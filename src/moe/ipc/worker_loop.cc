@@ -51,7 +51,8 @@ base::Result<void> Connection::Load(const LoadOrder& order, const std::stop_toke
   auto last = Deadline::Clock::now();
   const auto progress = [&](LoadProgress now) {
     if (channel_.PeerIsGone()) given_up.request_stop();
-    if (Deadline::Clock::now() - last < kProgressEvery) return;
+    // The other side may be waiting for another worker, for minutes.
+    if (Deadline::Clock::now() - last < kProgressEvery || !channel_.HasRoom()) return;
     last = Deadline::Clock::now();
     if (!Send(FrameType::kProgress, Encode(now))) given_up.request_stop();
   };

@@ -42,6 +42,11 @@ class WorkerSession {
   // (kCapacity, kUnsupported, ...); kWorkerLost.
   base::Result<std::optional<LoadProgress>> WaitLoad();
 
+  // For ShutdownOnStop.
+  int descriptor() const { return channel_.descriptor(); }
+  // Whether the worker is gone, as far as one can know without asking it.
+  bool PeerIsGone() const { return channel_.PeerIsGone(); }
+
   const SharedRows& shared() const { return shared_; }
 
   // Hands over the batch whose `num_rows` rows, ids and weights lie in shared(). Precondition:

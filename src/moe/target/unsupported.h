@@ -1,4 +1,4 @@
-// Targets that parse and plan but cannot run yet. Pure; any thread.
+// Target lists that parse and plan but cannot run. Pure; any thread.
 #pragma once
 
 #include "base/result.h"
@@ -7,8 +7,7 @@
 namespace moe {
 
 // For the commands that compute; planning needs no running target and does not ask. Errors:
-// kUnsupported for the first worker(...), rpc: or unix: of the list, by name and
-// position.
+// kUnsupported for the second target at the same RPC server, by name and position.
 base::Result<void> RefuseUnsupported(const ExpertSplitTargetConfig& config);
 
 }  // namespace moe

@@ -1,0 +1,27 @@
+// A device behind a ggml RPC server.
+//
+// ggml's client has no deadlines, and nearly every call of it ends the process when the server is
+// gone or is none. So whoever uses this is a process that is there for nothing else (expert-split
+// worker), and waits are bounded by whoever started that. One thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "gg/devices.h"
+
+namespace gg {
+
+// What is called before ggml ends the process, instead of its message on stderr.
+void OnGgmlAbort(void (*last_words)(const char* message));
+
+// Device `index` of the server at `endpoint` ("10.0.0.7:50052"), as Device::name `name`. Keeps a
+// small buffer there for the life of the process, so that the connection is made once and stays.
+// Precondition: DiscoverDevices was called. Errors: kUnsupported when ggml has no RPC backend;
+// kDeviceFailure when the server does not answer as one or has no such device. Ends the process
+// (OnGgmlAbort) when nobody listens there; waits without end when who listens does not answer.
+base::Result<Device> ConnectRpcDevice(const std::string& endpoint, std::uint32_t index,
+                                      const std::string& name);
+
+}  // namespace gg

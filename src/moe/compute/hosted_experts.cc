@@ -1,0 +1,215 @@
+#include "moe/compute/hosted_experts.h"
+
+#include <algorithm>
+#include <cstring>
+#include <format>
+#include <thread>
+#include <utility>
+
+#include "base/quote.h"
+#include "gg/numa.h"
+#include "kernels/packed_memory.h"
+#include "moe/compute/device_compute.h"
+#include "moe/compute/host_compute.h"
+#include "moe/compute/packed_experts.h"
+#include "moe/compute/release_pages.h"
+#include "moe/plan/plan.h"
+
+namespace moe {
+namespace {
+
+using base::ErrorKind;
+using base::Fail;
+
+// The two targets of a worker's own view of the plan.
+constexpr TargetId kHere(0);
+constexpr std::uint8_t kOwnedHere = 0;
+constexpr std::uint8_t kOwnedElsewhere = 1;
+
+}  // namespace
+
+ipc::Welcome HostedExperts::Describe() {
+  return {.model = options_.shape->identity,
+          .target = options_.target,
+          .form = options_.device.is_cpu() ? ipc::ResultForm::kPairs : ipc::ResultForm::kSums,
+          .memory_free = gg::FreeMemory(options_.device),
+          .memory_total = options_.device.memory_total,
+          .device_id = options_.device.device_id,
+          .shares_host_ram = options_.device.host_memory};
+}
+
+base::Result<void> HostedExperts::CheckOrder(const ipc::LoadOrder& order) const {
+  const ModelIdentity& model = options_.shape->identity;
+  if (order.model != model) {
+    return Fail(ErrorKind::kCorruptModel,
+                "the worker has the model {} (directory {:016x}), not {} (directory {:016x}); "
+                "start it with the same file",
+                base::Quote(model.name), model.directory_hash, base::Quote(order.model.name),
+                order.model.directory_hash);
+  }
+  const std::size_t n_embd = options_.weights->layers.front().n_embd();
+  if (order.rows.n_embd != n_embd || order.rows.num_used != options_.shape->experts_per_token) {
+    return Fail(ErrorKind::kInvalidInput,
+                "a load order is for rows of {} with {} experts each; the model has {} and {}",
+                order.rows.n_embd, order.rows.num_used, n_embd, options_.shape->experts_per_token);
+  }
+  return {};
+}
+
+base::Bytes HostedExperts::OwnedBytes(const ipc::LoadOrder& order) const {
+  base::Bytes sum;
+  for (std::size_t i = 0; i < order.owned.size(); ++i) {
+    if (order.owned[i] != 0) {
+      sum += options_.shape->unit_bytes(LayerId(i / options_.shape->num_experts));
+    }
+  }
+  return sum;
+}
+
+base::Result<base::Bytes> HostedExperts::Load(const ipc::LoadOrder& order, const Progress& progress,
+                                              std::stop_token stop) {
+  Unload();
+  if (auto fits = CheckOrder(order); !fits) return base::Forward(fits);
+  std::vector<std::uint8_t> owners;
+  for (const std::uint8_t owned : order.owned) {
+    owners.push_back(owned != 0 ? kOwnedHere : kOwnedElsewhere);
+  }
+  auto plan = ExpertSplitPlan::FromOwners(
+      *options_.shape, Hotness::Uniform(*options_.shape),
+      {{.name = options_.target, .capacity = {}}, {.name = "elsewhere", .capacity = {}}},
+      std::move(owners));
+  if (!plan) return base::Forward(plan);
+  runtime_ = ExpertSplitRuntime::Make(*plan);
+  auto loaded = options_.device.is_cpu() ? LoadHost(order, progress, stop)
+                                         : LoadDevice(order, progress, stop);
+  if (!loaded) {
+    Unload();
+    return base::Forward(loaded);
+  }
+  const std::size_t most = std::max(1U, std::thread::hardware_concurrency());
+  team_.emplace(options_.device.is_cpu() ? std::min<std::size_t>(order.num_threads, most) : 1);
+  return OwnedBytes(order);
+}
+
+base::Result<void> HostedExperts::LoadHost(const ipc::LoadOrder& order, const Progress& progress,
+                                           const std::stop_token& stop) {
+  std::shared_ptr<const PackedExperts> packed;
+  if (order.packed) {
+    const auto allocate = [node = options_.numa_node](base::Bytes size) {
+      auto memory = kernels::PackedMemory::Allocate(size);
+      if (memory && node) gg::PreferNode({memory->data(), size.count()}, *node);
+      return memory;
+    };
+    auto made = PackedExperts::Make(
+        {.weights = options_.weights.get(),
+         .owned = order.owned,
+         .num_threads = order.num_threads,
+         .release =
+             [this](LayerId layer, std::size_t first, std::size_t count) {
+               ReleaseExpertPages(options_.file, (*options_.stacks)[layer.index()], first, count);
+             },
+         .progress = [&](base::Bytes done,
+                         base::Bytes total) { progress({.done = done, .total = total}); },
+         .stop = stop,
+         .allocate = allocate});
+    if (!made) return base::Forward(made);
+    packed = std::move(*made);
+  }
+  auto made = HostCompute::Make({.name = options_.target,
+                                 .weights = options_.weights,
+                                 .runtime = runtime_,
+                                 .target = kHere,
+                                 .packed = std::move(packed)});
+  if (!made) return base::Forward(made);
+  compute_ = std::move(*made);
+  return {};
+}
+
+base::Result<void> HostedExperts::LoadDevice(const ipc::LoadOrder& order, const Progress& progress,
+                                             const std::stop_token& stop) {
+  auto made = DeviceCompute::Make({.name = options_.target,
+                                   .device = options_.device,
+                                   .weights = options_.weights,
+                                   .runtime = runtime_,
+                                   .target = kHere,
+                                   .num_used = order.rows.num_used,
+                                   .max_rows = order.rows.max_rows});
+  if (!made) return base::Forward(made);
+  ipc::LoadProgress now{.total = OwnedBytes(order)};
+  for (std::size_t l = 0; l < options_.shape->layers.size(); ++l) {
+    const std::size_t count = runtime_->num_local(LayerId(l), kHere);
+    if (count == 0) continue;
+    if (stop.stop_requested()) return Fail(ErrorKind::kCancelled, "loading was interrupted");
+    if (auto loaded = (*made)->LoadLayer(LayerId(l)); !loaded) return loaded;
+    ReleasePages(LayerId(l));
+    now.done += options_.shape->unit_bytes(LayerId(l)) * count;
+    progress(now);
+  }
+  compute_ = std::move(*made);
+  return {};
+}
+
+void HostedExperts::ReleasePages(LayerId layer) const {
+  std::vector<std::size_t> experts;
+  for (const ExpertId expert : runtime_->experts(layer, kHere)) experts.push_back(expert.index());
+  ReleaseExpertPages(options_.file, (*options_.stacks)[layer.index()], experts);
+}
+
+void HostedExperts::Unload() {
+  compute_.reset();
+  runtime_.reset();
+  team_.reset();
+}
+
+base::Result<ExpertBatch> HostedExperts::TakeBatch(const ipc::BatchOrder& batch,
+                                                   const ipc::SharedRows& rows) {
+  if (batch.layer >= options_.shape->layers.size()) {
+    return Fail(ErrorKind::kInvalidInput, "a batch is of layer {} of a model of {}", batch.layer,
+                options_.shape->layers.size());
+  }
+  const std::size_t num_pairs = std::size_t{batch.num_rows} * rows.shape().num_used;
+  ids_.assign(rows.ids(), rows.ids() + num_pairs);
+  weights_.assign(rows.weights(), rows.weights() + num_pairs);
+  const auto wrong = std::ranges::find_if(ids_, [&](std::int32_t id) {
+    return id < 0 || static_cast<std::uint32_t>(id) >= options_.shape->num_experts;
+  });
+  if (wrong != ids_.end()) {
+    return Fail(ErrorKind::kInvalidInput, "a batch names expert {} of {}", *wrong,
+                options_.shape->num_experts);
+  }
+  return ExpertBatch{.layer = LayerId(batch.layer),
+                     .num_rows = batch.num_rows,
+                     .num_used = rows.shape().num_used,
+                     .n_embd = rows.shape().n_embd,
+                     .rows = rows.rows(),
+                     .ids = ids_.data(),
+                     .weights = weights_.data()};
+}
+
+base::Result<std::uint64_t> HostedExperts::Compute(const ipc::BatchOrder& order,
+                                                   const ipc::SharedRows& rows) {
+  auto batch = TakeBatch(order, rows);
+  if (!batch) return base::Forward(batch);
+  std::uint64_t num_pairs = 0;
+  for (const std::int32_t id : ids_) {
+    const ExpertId expert(static_cast<std::size_t>(id));
+    num_pairs += runtime_->place(batch->layer, expert).owner == kHere ? 1 : 0;
+  }
+  if (num_pairs == 0) return num_pairs;
+  if (auto run = team_->Run(*compute_, *batch); !run) return base::Forward(run);
+
+  const ExpertPart part = compute_->part(0);
+  if (part.form == PartForm::kSums) {
+    std::copy_n(part.sums, batch->num_rows * batch->n_embd, rows.results());
+    return num_pairs;
+  }
+  float* result = rows.results();
+  for (std::size_t pair = 0; pair < ids_.size(); ++pair) {
+    if (part.pairs[pair] == nullptr) continue;
+    std::copy_n(part.pairs[pair], batch->n_embd, result);
+    result += batch->n_embd;
+  }
+  return num_pairs;
+}
+
+}  // namespace moe

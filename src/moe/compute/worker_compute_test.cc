@@ -1,0 +1,590 @@
+// Owners behind a connection, against the same experts in this process. The workers are threads
+// here; tests/worker_test.cc has processes.
+#include "moe/compute/worker_compute.h"
+
+#include <ggml.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <format>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "moe/compute/expert_loader.h"
+#include "moe/compute/host_compute.h"
+#include "moe/compute/hosted_experts.h"
+#include "moe/compute/test_experts.h"
+#include "moe/ipc/socket_path.h"
+#include "moe/ipc/worker_loop.h"
+
+namespace moe {
+namespace {
+
+using base::ErrorKind;
+using ::testing::HasSubstr;
+
+constexpr std::size_t kLayers = 2;
+constexpr std::size_t kExperts = 6;
+constexpr std::size_t kUsed = 2;
+constexpr std::size_t kMaxRows = 40;
+
+// A model of random experts with what its file would say of it.
+struct Model {
+  explicit Model(int type) : test_shape(ShapeOfType(type)) {
+    test_shape.num_layers = kLayers;
+    test_shape.num_experts = kExperts;
+    experts = std::make_unique<TestExperts>(test_shape);
+    shape.identity = {
+        .architecture = "test", .name = "random", .num_layers = kLayers, .num_experts = kExperts};
+    shape.num_experts = kExperts;
+    shape.experts_per_token = kUsed;
+    std::uint64_t offset = 0;
+    const auto stack = [&](const ExpertMatrix& matrix) {
+      ExpertStack made{.tensor = matrix.tensor,
+                       .type = matrix.type,
+                       .row_width = matrix.row_width,
+                       .num_rows = matrix.num_rows,
+                       .offset = offset,
+                       .bytes_per_expert = base::Bytes(matrix.expert_bytes)};
+      offset += matrix.expert_bytes * kExperts;
+      return made;
+    };
+    for (const LayerWeights& layer : experts->weights()->layers) {
+      stacks.push_back({stack(layer.gate), stack(*layer.up), stack(layer.down)});
+      const LayerStacks& made = stacks.back();
+      shape.layers.push_back({.block = static_cast<std::uint32_t>(shape.layers.size()),
+                              .unit = {.gate = made.gate.bytes_per_expert,
+                                       .up = made.up->bytes_per_expert,
+                                       .down = made.down.bytes_per_expert}});
+    }
+  }
+
+  TestExpertShape test_shape;
+  std::unique_ptr<TestExperts> experts;
+  ModelShape shape;
+  ExpertStacks stacks;
+};
+
+gg::Device Cpu() {
+  auto devices = gg::DiscoverDevices();
+  EXPECT_TRUE(devices);
+  return *gg::FindDevice(*devices, "cpu");
+}
+
+HostedExpertsOptions Hosting(const Model& model) {
+  return {.target = "cpu",
+          .device = Cpu(),
+          .shape = &model.shape,
+          .stacks = &model.stacks,
+          .weights = model.experts->weights()};
+}
+
+ipc::LoadOrder Order(const Model& model, bool packed = false) {
+  return {.model = model.shape.identity,
+          .packed = packed,
+          .num_threads = 2,
+          .rows = {.max_rows = kMaxRows,
+                   .num_used = kUsed,
+                   .n_embd = static_cast<std::uint32_t>(model.test_shape.n_embd)}};
+}
+
+// A worker that is a thread of this process.
+class ThreadWorker {
+ public:
+  explicit ThreadWorker(const Model& model) : experts_(Hosting(model)) {
+    auto ends = ipc::Channel::Pair();
+    EXPECT_TRUE(ends);
+    end_ = base::UniqueFd(::dup(ends->second.descriptor()));
+    thread_ = std::jthread([this, channel = std::move(ends->second)]() mutable {
+      static_cast<void>(ipc::ServeConnection(std::move(channel), experts_, {}));
+    });
+    auto session = ipc::WorkerSession::Open(std::move(ends->first), "w", {});
+    EXPECT_TRUE(session) << session.error().message;
+    compute_ = std::make_unique<WorkerCompute>("w", std::move(*session), base::ChildProcess());
+  }
+  ~ThreadWorker() { Kill(); }
+
+  WorkerCompute& compute() { return *compute_; }
+  // As if its process had ended.
+  void Kill() {
+    ::shutdown(end_.get(), SHUT_RDWR);
+    if (thread_.joinable()) thread_.join();
+  }
+  base::Result<void> Load(const ExpertSplitRuntime& runtime, const ipc::LoadOrder& order) {
+    if (auto sent = compute_->OrderLoad(runtime, TargetId(0), order); !sent) return sent;
+    for (;;) {
+      auto progress = compute_->WaitLoad();
+      if (!progress) return base::Forward(progress);
+      if (!*progress) return {};
+    }
+  }
+
+ private:
+  HostedExperts experts_;
+  base::UniqueFd end_;
+  std::unique_ptr<WorkerCompute> compute_;
+  std::jthread thread_;
+};
+
+std::unique_ptr<HostCompute> Host(const Model& model,
+                                  std::shared_ptr<const ExpertSplitRuntime> runtime,
+                                  std::size_t target) {
+  auto host = HostCompute::Make({.weights = model.experts->weights(),
+                                 .runtime = std::move(runtime),
+                                 .target = TargetId(target)});
+  EXPECT_TRUE(host) << host.error().message;
+  return std::move(*host);
+}
+
+class WorkerComputeTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(WorkerComputeTest, GivesTheBitsOfTheSameExpertsInThisProcess) {
+  const Model model(GetParam());
+  const auto runtime = SplitAtRandom(model.test_shape, 2);
+  ThreadWorker worker(model);
+  ASSERT_TRUE(worker.Load(*runtime, Order(model)));
+  const auto rest = Host(model, runtime, 1);
+  const auto all = Host(model, nullptr, 0);
+  MoeExpertCompute* const split[] = {&worker.compute(), rest.get()};
+  for (const std::size_t rows : {1, 33, 5}) {
+    const TestBatch batch(model.test_shape, rows, kUsed);
+    for (std::size_t l = 0; l < kLayers; ++l) {
+      EXPECT_EQ(RunBatch(split, batch.batch(LayerId(l)), 2),
+                RunBatch(*all, batch.batch(LayerId(l)), 2));
+    }
+  }
+  EXPECT_GT(worker.compute().num_pairs(0), 0U);
+  EXPECT_EQ(worker.compute().num_pairs(0) + rest->num_pairs(0), all->num_pairs(0));
+}
+
+TEST_P(WorkerComputeTest, PackedItGivesTheBitsOfPackedExperts) {
+  const Model model(GetParam());
+  ThreadWorker worker(model);
+  const auto runtime = SplitAs(model.test_shape, std::vector<std::uint8_t>(kLayers * kExperts, 0));
+  ASSERT_TRUE(worker.Load(*runtime, Order(model, /*packed=*/true)));
+  const std::vector<std::uint8_t> owned(kLayers * kExperts, 1);
+  auto packed = PackedExperts::Make({.weights = model.experts->weights().get(), .owned = owned});
+  ASSERT_TRUE(packed);
+  auto host = HostCompute::Make({.weights = model.experts->weights(), .packed = *packed});
+  ASSERT_TRUE(host);
+  const TestBatch batch(model.test_shape, 7, kUsed);
+  EXPECT_EQ(RunBatch(worker.compute(), batch.batch()), RunBatch(**host, batch.batch()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, WorkerComputeTest,
+                         ::testing::Values(GGML_TYPE_F32, GGML_TYPE_Q4_K));
+
+TEST(WorkerCompute, OwnsOtherUnitsAfterANewOrder) {
+  const Model model(GGML_TYPE_F32);
+  ThreadWorker worker(model);
+  const auto all = Host(model, nullptr, 0);
+  const TestBatch batch(model.test_shape, 3, kUsed);
+  std::vector<std::uint8_t> owners(kLayers * kExperts, 0);
+  for (std::size_t first = 1; first < 3; ++first) {
+    std::ranges::fill(std::span(owners).first(first), std::uint8_t{1});
+    const auto runtime = SplitAs(model.test_shape, owners);
+    ASSERT_TRUE(worker.Load(*runtime, Order(model)));
+    const auto rest = Host(model, runtime, 1);
+    MoeExpertCompute* const split[] = {&worker.compute(), rest.get()};
+    EXPECT_EQ(RunBatch(split, batch.batch()), RunBatch(*all, batch.batch()));
+  }
+}
+
+TEST(WorkerCompute, ABatchWithoutItsPairsIsNotSent) {
+  const Model model(GGML_TYPE_F32);
+  ThreadWorker worker(model);
+  std::vector<std::uint8_t> owners(kLayers * kExperts, 1);
+  owners.back() = 0;  // one expert of the second layer
+  ASSERT_TRUE(worker.Load(*SplitAs(model.test_shape, owners), Order(model)));
+  worker.Kill();
+  const TestBatch batch(model.test_shape, 3, kUsed);
+  EXPECT_TRUE(worker.compute().Begin(batch.batch(LayerId(0))));
+  EXPECT_TRUE(worker.compute().Finish());
+  EXPECT_EQ(worker.compute().part(0).pairs, nullptr);
+  EXPECT_FALSE(worker.compute().lost());
+}
+
+TEST(WorkerCompute, OnceLostItStaysLost) {
+  const Model model(GGML_TYPE_F32);
+  ThreadWorker worker(model);
+  const auto runtime = SplitAs(model.test_shape, std::vector<std::uint8_t>(kLayers * kExperts, 0));
+  ASSERT_TRUE(worker.Load(*runtime, Order(model)));
+  worker.Kill();
+  const TestBatch batch(model.test_shape, 3, kUsed);
+  base::Result<void> run = worker.compute().Begin(batch.batch());
+  if (run) run = worker.compute().Finish();
+  ASSERT_FALSE(run);
+  EXPECT_EQ(run.error().kind, ErrorKind::kWorkerLost);
+  EXPECT_THAT(run.error().message, HasSubstr("w: the other side closed the connection"));
+  run = worker.compute().Begin(batch.batch());
+  ASSERT_FALSE(run);
+  EXPECT_THAT(run.error().message, HasSubstr("closed the connection"));
+  ASSERT_TRUE(worker.compute().lost());
+}
+
+TEST(HostedExperts, ABatchOfAnotherModelIsRefused) {
+  const Model model(GGML_TYPE_F32);
+  HostedExperts hosted(Hosting(model));
+  ipc::LoadOrder order = Order(model);
+  order.owned.assign(kLayers * kExperts, 1);
+  auto shared = ipc::SharedRows::Create(order.rows);
+  ASSERT_TRUE(shared);
+  ASSERT_TRUE(hosted.Load(order, [](ipc::LoadProgress) {}, {}));
+  const auto error = [&](const ipc::BatchOrder& batch) {
+    auto pairs = hosted.Compute(batch, *shared);
+    EXPECT_FALSE(pairs);
+    return pairs ? std::string() : pairs.error().message;
+  };
+  EXPECT_THAT(error({.number = 1, .layer = kLayers, .num_rows = 1}),
+              HasSubstr("layer 2 of a model"));
+  shared->ids()[0] = kExperts;
+  EXPECT_THAT(error({.number = 1, .layer = 0, .num_rows = 1}), HasSubstr("expert 6 of 6"));
+  shared->ids()[0] = -1;
+  EXPECT_THAT(error({.number = 1, .layer = 0, .num_rows = 1}), HasSubstr("expert -1 of 6"));
+  order.rows.n_embd = 7;
+  EXPECT_FALSE(hosted.Load(order, [](ipc::LoadProgress) {}, {}));
+  order = Order(model);
+  order.model.name = "another";
+  auto other = hosted.Load(order, [](ipc::LoadProgress) {}, {});
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().kind, ErrorKind::kCorruptModel);
+  EXPECT_THAT(other.error().message,
+              ::testing::AllOf(HasSubstr("\"random\""), HasSubstr("\"another\"")));
+}
+
+// What may go wrong with a worker.
+enum class Fault { kNone, kEnds, kGarbage, kTruncated, kReordered, kWrongCount, kReports, kHangs };
+constexpr int kNumFaults = 7;
+
+// Hosted experts that go wrong once, while they load or at a batch.
+class FaultyExperts final : public ipc::WorkerService {
+ public:
+  explicit FaultyExperts(HostedExpertsOptions options) : experts_(std::move(options)) {}
+
+  ipc::Welcome Describe() override { return experts_.Describe(); }
+  base::Result<base::Bytes> Load(const ipc::LoadOrder& order,
+                                 const std::function<void(ipc::LoadProgress)>& progress,
+                                 std::stop_token stop) override {
+    if (at_batch < 0) {
+      if (auto ruined = Ruin(); !ruined) return base::Forward(ruined);
+    }
+    return experts_.Load(order, progress, stop);
+  }
+  base::Result<std::uint64_t> Compute(const ipc::BatchOrder& batch,
+                                      const ipc::SharedRows& rows) override {
+    const bool now = at_batch >= 0 && num_batches_++ == at_batch;
+    if (now) {
+      if (auto ruined = Ruin(); !ruined) return base::Forward(ruined);
+    }
+    auto pairs = experts_.Compute(batch, rows);
+    if (pairs && now && fault == Fault::kWrongCount) ++*pairs;
+    return pairs;
+  }
+  void Unload() override { experts_.Unload(); }
+
+  // Set before it is connected to.
+  Fault fault = Fault::kNone;
+  int at_batch = 0;  // negative: while it loads
+  base::UniqueFd socket;
+  std::stop_token ended;
+
+ private:
+  base::Result<void> Ruin() {
+    const auto send = [this](std::string_view bytes) {
+      EXPECT_EQ(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+                static_cast<ssize_t>(bytes.size()));
+    };
+    switch (fault) {
+      case Fault::kNone:
+      case Fault::kWrongCount:
+        break;
+      case Fault::kEnds:
+        ::shutdown(socket.get(), SHUT_RDWR);
+        break;
+      case Fault::kGarbage:
+        send("HTTP/1.1 400 Bad Request\r\n\r\n");
+        break;
+      case Fault::kTruncated:
+        send("ESPW");
+        ::shutdown(socket.get(), SHUT_RDWR);
+        break;
+      case Fault::kReordered:
+        send(std::string_view("ESPW\1\0\6\0\377\0\0\0\0\0\0\0", 16));
+        break;
+      case Fault::kReports:
+        return base::Fail(ErrorKind::kDeviceFailure, "out of memory");
+      case Fault::kHangs:
+        while (!ended.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        break;
+    }
+    return {};
+  }
+
+  HostedExperts experts_;
+  int num_batches_ = 0;
+};
+
+// Workers that listen on paths, in threads; killing one closes its connection.
+class FailoverTest : public ::testing::TestWithParam<Repack> {
+ protected:
+  struct Listening {
+    Listening(const Model& model, const std::string& path, Fault fault = Fault::kNone,
+              int at_batch = 0)
+        : experts(Hosting(model)) {
+      experts.fault = fault;
+      experts.at_batch = at_batch;
+      experts.ended = stop.get_token();
+      auto opened = ipc::Listener::Open(path, "");
+      EXPECT_TRUE(opened) << opened.error().message;
+      listener = std::make_unique<ipc::Listener>(std::move(*opened));
+      thread = std::jthread([this] {
+        auto channel = listener->Accept(stop.get_token());
+        if (!channel) return;
+        experts.socket = base::UniqueFd(::dup(channel->descriptor()));
+        connected = true;
+        static_cast<void>(ipc::ServeConnection(std::move(*channel), experts, stop.get_token()));
+      });
+    }
+    ~Listening() { stop.request_stop(); }
+    void Kill() {
+      EXPECT_TRUE(connected);
+      ::shutdown(experts.socket.get(), SHUT_RDWR);
+    }
+
+    FaultyExperts experts;
+    std::unique_ptr<ipc::Listener> listener;
+    std::stop_source stop;
+    std::atomic<bool> connected = false;
+    std::jthread thread;
+  };
+
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "failover_test.XXXXXX";
+    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // Workers "unix:FOLDER/0", ... with these capacities in units, then `rest`.
+  LoadedExperts Load(std::vector<std::size_t> capacities, const std::string& rest,
+                     OnWorkerLoss policy = OnWorkerLoss::kMove) {
+    std::string list;
+    for (std::size_t i = 0; i < capacities.size(); ++i) {
+      const std::string path = folder_ + "/" + std::to_string(i);
+      if (i == workers_.size()) workers_.push_back(std::make_unique<Listening>(model_, path));
+      list += "unix:" + path + ",";
+    }
+    config_ =
+        std::make_unique<ExpertSplitTargetConfig>(*ExpertSplitTargetConfig::Parse(list + rest));
+    PlanRequest request{.shape = &model_.shape, .hotness = &hotness_};
+    std::vector<gg::Device> devices;
+    for (std::size_t t = 0; t < config_->size(); ++t) {
+      const bool worker = t < capacities.size();
+      devices.push_back(worker ? gg::Device{} : Cpu());
+      request.targets.push_back({config_->targets()[t].name, {}});
+      if (worker) {
+        request.targets.back().capacity = model_.shape.unit_bytes(LayerId(0)) * capacities[t];
+      }
+    }
+    auto plan = ExpertSplitPlan::Make(request);
+    EXPECT_TRUE(plan);
+    plan_ = std::make_unique<ExpertSplitPlan>(std::move(*plan));
+    auto loaded =
+        LoadExperts({.config = config_.get(),
+                     .shape = &model_.shape,
+                     .hotness = &hotness_,
+                     .plan = plan_.get(),
+                     .stacks = &model_.stacks,
+                     .weights = model_.experts->weights(),
+                     .devices = std::move(devices),
+                     .max_rows = kMaxRows,
+                     .repack = GetParam(),
+                     .workers = {.program = {},
+                                 .model = {},
+                                 .timeouts = timeouts_,
+                                 .return_after = std::chrono::milliseconds(5)},
+                     .on_worker_loss = policy,
+                     .log = base::Log([this](base::LogLevel level, std::string_view message) {
+                       if (level == base::LogLevel::kWarning) warnings_.emplace_back(message);
+                     })});
+    EXPECT_TRUE(loaded) << loaded.error().message;
+    return loaded ? std::move(*loaded) : LoadedExperts{};
+  }
+  // What one CPU owner of everything computes.
+  std::vector<float> Single(const ExpertBatch& batch) {
+    FailoverTest* const self = this;
+    if (single_ == nullptr) {
+      std::shared_ptr<const PackedExperts> packed;
+      if (GetParam() == Repack::kAuto) {
+        const std::vector<std::uint8_t> owned(kLayers * kExperts, 1);
+        packed = *PackedExperts::Make(
+            {.weights = self->model_.experts->weights().get(), .owned = owned});
+      }
+      single_ = *HostCompute::Make({.weights = model_.experts->weights(), .packed = packed});
+    }
+    return RunBatch(*single_, batch);
+  }
+  void ExpectSame(MoeExpertCompute& compute) {
+    for (const std::size_t rows : {1, 9}) {
+      const TestBatch batch(model_.test_shape, rows, kUsed);
+      for (std::size_t l = 0; l < kLayers; ++l) {
+        EXPECT_EQ(RunBatch(compute, batch.batch(LayerId(l))), Single(batch.batch(LayerId(l))));
+      }
+    }
+  }
+
+  // Whether `condition` comes true in time.
+  static bool SettleUntil(FailoverCompute& failover, const std::function<bool()>& condition) {
+    const base::Deadline deadline = base::Deadline::After(std::chrono::minutes(1));
+    while (!condition()) {
+      if (auto settled = failover.Settle(); !settled || deadline.passed()) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+  }
+
+  ipc::WorkerTimeouts timeouts_;
+  Model model_{GGML_TYPE_Q4_K};
+  Hotness hotness_ = Hotness::Uniform(model_.shape);
+  std::string folder_;
+  std::vector<std::unique_ptr<Listening>> workers_;
+  std::unique_ptr<ExpertSplitTargetConfig> config_;
+  std::unique_ptr<ExpertSplitPlan> plan_;
+  std::vector<std::string> warnings_;
+  std::unique_ptr<HostCompute> single_;
+};
+
+TEST_P(FailoverTest, UnitsOfLostWorkersMoveAndNoBitChanges) {
+  LoadedExperts loaded = Load({4, 4}, "cpu");
+  ASSERT_NE(loaded.failover, nullptr);
+  FailoverCompute& failover = *loaded.failover;
+  ExpectSame(failover);
+  EXPECT_EQ(failover.components()->plan().units(TargetId(2)), 4U);
+
+  workers_[0]->Kill();
+  ExpectSame(failover);
+  const auto second = failover.components();
+  EXPECT_EQ(second->runtime()->generation(), 1U);
+  EXPECT_EQ(second->plan().units(TargetId(0)), 0U);
+  EXPECT_EQ(second->plan().units(TargetId(1)), 4U) << "it is full";
+  EXPECT_EQ(second->plan().units(TargetId(2)), 8U);
+  ASSERT_EQ(failover.lost().size(), 1U);
+  EXPECT_EQ(failover.lost()[0].target, TargetId(0));
+  EXPECT_THAT(warnings_, ::testing::Contains(HasSubstr("moved 4 units")));
+
+  workers_[1]->Kill();
+  ExpectSame(failover);
+  EXPECT_EQ(failover.components()->plan().units(TargetId(2)), 12U);
+  EXPECT_EQ(failover.components()->compute().path(), PlacementPath::kSingle);
+  EXPECT_EQ(failover.lost().size(), 2U);
+  std::uint64_t pairs = 0;
+  for (std::size_t t = 0; t < 3; ++t) pairs += failover.TargetPairs(TargetId(t));
+  EXPECT_EQ(pairs, 3 * kLayers * (1 + 9) * kUsed) << "each pair is counted once";
+}
+
+TEST_P(FailoverTest, AnotherWorkerWithRoomTakesTheUnits) {
+  LoadedExperts loaded = Load({4, 10}, "cpu");
+  ASSERT_NE(loaded.failover, nullptr);
+  workers_[0]->Kill();
+  ExpectSame(*loaded.failover);
+  const ExpertSplitPlan& plan = loaded.failover->components()->plan();
+  EXPECT_EQ(plan.units(TargetId(1)), 10U);
+  EXPECT_EQ(plan.units(TargetId(2)), 2U);
+}
+
+TEST_P(FailoverTest, BothWorkersLostAtOnceCostOneBatchNothing) {
+  LoadedExperts loaded = Load({4, 4}, "cpu");
+  ASSERT_NE(loaded.failover, nullptr);
+  workers_[0]->Kill();
+  workers_[1]->Kill();
+  ExpectSame(*loaded.failover);
+  EXPECT_EQ(loaded.failover->lost().size(), 2U);
+}
+
+TEST_P(FailoverTest, WithPolicyFailOneBatchFailsAndTheNextIsComputed) {
+  LoadedExperts loaded = Load({4}, "cpu", OnWorkerLoss::kFail);
+  ASSERT_NE(loaded.failover, nullptr);
+  ExpectSame(*loaded.failover);
+  workers_[0]->Kill();
+  const TestBatch batch(model_.test_shape, 8, kUsed);
+  base::Result<void> run = loaded.failover->Begin(batch.batch());
+  if (run) {
+    loaded.failover->Prepare({});
+    loaded.failover->Expand({});
+    loaded.failover->Reduce({});
+    run = loaded.failover->Finish();
+  }
+  ASSERT_FALSE(run);
+  EXPECT_EQ(run.error().kind, ErrorKind::kWorkerLost);
+  ExpectSame(*loaded.failover);
+  EXPECT_EQ(loaded.failover->lost().size(), 1U);
+}
+
+TEST_P(FailoverTest, AWorkerThatIsThereAgainGetsItsUnitsBack) {
+  LoadedExperts loaded = Load({4, 10}, "cpu");
+  ASSERT_NE(loaded.failover, nullptr);
+  FailoverCompute& failover = *loaded.failover;
+  for (std::uint64_t losses = 1; losses < 3; ++losses) {
+    workers_[0]->Kill();
+    ExpectSame(failover);
+    ASSERT_EQ(failover.missing().size(), 1U);
+    EXPECT_EQ(failover.components()->plan().units(TargetId(1)), 10U) << "took some over";
+    workers_[0].reset();
+    workers_[0] = std::make_unique<Listening>(model_, folder_ + "/0");
+    ASSERT_TRUE(SettleUntil(failover, [&] { return failover.missing().empty(); }));
+    ExpectSame(failover);
+    EXPECT_TRUE(std::ranges::equal(failover.components()->plan().owners(), plan_->owners()));
+    EXPECT_EQ(failover.lost().size(), losses);
+    EXPECT_EQ(failover.components()->runtime()->generation(), 2 * losses);
+  }
+}
+
+TEST_P(FailoverTest, AWorkerThatEndsBetweenRequestsIsNoticed) {
+  LoadedExperts loaded = Load({4}, "cpu");
+  ASSERT_NE(loaded.failover, nullptr);
+  ASSERT_TRUE(loaded.failover->Settle());
+  EXPECT_TRUE(loaded.failover->missing().empty());
+  workers_[0]->Kill();
+  ASSERT_TRUE(SettleUntil(*loaded.failover, [&] { return !loaded.failover->missing().empty(); }));
+  EXPECT_THAT(loaded.failover->missing()[0].reason, HasSubstr("closed the connection"));
+  EXPECT_EQ(loaded.failover->components()->plan().units(TargetId(0)), 0U);
+  ExpectSame(*loaded.failover);
+}
+
+// EXPERT_SPLIT_SOAK_FAULTS rounds (7), in each of which one worker of two goes wrong in one of the
+// ways above, while it loads or at one of its batches.
+TEST_P(FailoverTest, WhateverGoesWrongNoBitChanges) {
+  const char* const rounds_text = std::getenv("EXPERT_SPLIT_SOAK_FAULTS");
+  const int rounds = rounds_text != nullptr ? std::atoi(rounds_text) : kNumFaults;
+  std::mt19937 random(1);
+  for (int round = 0; round < rounds; ++round) {
+    const auto fault = static_cast<Fault>(1 + round % kNumFaults);
+    const auto faulty = random() % 2;
+    int at_batch = static_cast<int>(random() % 4) - 1;
+    if (fault == Fault::kWrongCount) at_batch = std::max(at_batch, 0);
+    SCOPED_TRACE(
+        std::format("fault {} of worker {} at batch {}", round % kNumFaults + 1, faulty, at_batch));
+    timeouts_.batch = timeouts_.load =
+        fault == Fault::kHangs ? std::chrono::seconds(2) : std::chrono::seconds(60);
+    workers_.clear();
+    for (std::size_t i = 0; i < 2; ++i) {
+      workers_.push_back(std::make_unique<Listening>(model_, folder_ + "/" + std::to_string(i),
+                                                     i == faulty ? fault : Fault::kNone, at_batch));
+    }
+    LoadedExperts loaded = Load({5, 5}, "cpu");
+    ASSERT_NE(loaded.failover, nullptr);
+    for (int i = 0; i < 2; ++i) ExpectSame(*loaded.failover);
+    ASSERT_EQ(loaded.failover->lost().size(), 1U);
+    EXPECT_EQ(loaded.failover->lost()[0].target, TargetId(faulty));
+    workers_[faulty]->stop.request_stop();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Repack, FailoverTest, ::testing::Values(Repack::kOff, Repack::kAuto));
+
+}  // namespace
+}  // namespace moe
