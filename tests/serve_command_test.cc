@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -289,6 +290,35 @@ TEST(ServeCommandTest, AnotherTemplateIsUsedAndItsRefusalIsA400) {
   const Json refused = served.Post("/v1/chat/completions", chat, 400);
   EXPECT_THAT(refused["error"]["message"].get<std::string>(), HasSubstr("no system here"));
   std::filesystem::remove(file);
+}
+
+// A process that `parent` has started; -1 without one.
+pid_t ChildOf(pid_t parent) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream status(entry.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      if (line == "PPid:\t" + std::to_string(parent)) return std::stoi(entry.path().filename());
+    }
+  }
+  return -1;
+}
+
+TEST(ServeCommandTest, AWorkerThatIsKilledIsReplacedBetweenRequests) {
+  Served served({"--targets", "worker(cpu)=50%,cpu"});
+  const auto text = [&] {
+    return served.Post("/v1/chat/completions", Chat("Hello"))["choices"][0]["message"]["content"];
+  };
+  const auto status = [&] { return served.Get("/health")["status"]; };
+  const Json before = text();
+  const pid_t first = ChildOf(served.program().pid());
+  ASSERT_GT(first, 0);
+  ::kill(first, SIGKILL);
+  EXPECT_EQ(text(), before);
+  EXPECT_THAT(served.program().Written(Stream::kErr), HasSubstr("was killed by signal 9"));
+  EXPECT_TRUE(Eventually([&] { return status() == "ok"; }));
+  EXPECT_THAT(served.program().Written(Stream::kErr), HasSubstr("worker(cpu) is back"));
+  EXPECT_NE(ChildOf(served.program().pid()), first);
+  EXPECT_EQ(text(), before);
 }
 
 }  // namespace

@@ -195,6 +195,10 @@ std::vector<std::string> LoadedModel::Lost() const {
   return names;
 }
 
+std::vector<moe::LostWorker> LoadedModel::AllLost() const {
+  return failover_ != nullptr ? failover_->lost() : std::vector<moe::LostWorker>();
+}
+
 std::vector<moe::LostWorker> LoadedModel::Missing() const {
   return failover_ != nullptr ? failover_->missing() : std::vector<moe::LostWorker>();
 }

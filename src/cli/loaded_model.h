@@ -61,7 +61,9 @@ class LoadedModel {
   void RecordRouting(moe::RoutingRecorder* recorder) { backend_->RecordRouting(recorder); }
   // Names of the workers that were lost, in that order, also of those that came back.
   std::vector<std::string> Lost() const;
-  // Workers that are lost now, with the reasons. Any thread.
+  // The same with the reasons. Any thread.
+  std::vector<moe::LostWorker> AllLost() const;
+  // Workers that are lost now. Any thread.
   std::vector<moe::LostWorker> Missing() const;
   // Takes workers back that were lost and notices losses. Between requests, by the thread that
   // computes.

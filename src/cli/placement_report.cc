@@ -24,6 +24,12 @@ server::PlacementReport ReportOf(const LoadedModel& model, const moe::RoutingRec
                              .share = use[t].share,
                              .busy_seconds = use[t].busy_ms / 1e3,
                              .wait_seconds = use[t].wait_ms / 1e3};
+    for (const moe::LostWorker& lost : model.AllLost()) {
+      if (lost.target == moe::TargetId(t)) ++one.failures;
+    }
+    for (const moe::LostWorker& missing : model.Missing()) {
+      if (missing.target == moe::TargetId(t)) one.lost = missing.reason;
+    }
     if (target.capacity) one.capacity = target.capacity->count();
     report.targets.push_back(std::move(one));
   }

@@ -185,7 +185,8 @@ base::Result<void> ServeModel(const Session& session, const ServeCommandOptions&
                              .batch_rows = options.placement.batch_rows,
                              .mixed_batch_rows = options.prompt_chunk,
                              .checkpoint_budget = base::Bytes::MiB(options.checkpoint_mib),
-                             .log = session.log});
+                             .log = session.log,
+                             .between_requests = [&] { model.Settle(session); }});
   server->Serve({.name = name,
                  .engine = engine.get(),
                  .vocabulary = &model.vocabulary(),

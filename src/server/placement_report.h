@@ -23,6 +23,7 @@ struct TargetReport {
   double busy_seconds = 0;
   double wait_seconds = 0;
   std::uint64_t failures = 0;
+  std::string lost;  // why it owns nothing at present; empty when all is well
 };
 
 struct PlacementReport {

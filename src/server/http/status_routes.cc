@@ -8,11 +8,22 @@ namespace {
 
 constexpr std::int64_t kMaxTokenId = 0x7fffffff;
 
+// What is wrong with targets, or nothing.
+std::string LostTargets(const PlacementReport& placement) {
+  std::string reasons;
+  for (const TargetReport& target : placement.targets) {
+    if (!target.lost.empty()) reasons += (reasons.empty() ? "" : "; ") + target.lost;
+  }
+  return reasons;
+}
+
 void AnswerHealth(const Server::State& state, httplib::Response& response) {
   if (state.draining) {
     Answer(response, 503, {{"status", "draining"}, {"reason", "the server is shutting down"}});
   } else if (!state.Model()) {
     Answer(response, 503, {{"status", "loading"}, {"reason", state.Waiting()}});
+  } else if (const std::string reason = LostTargets(state.Model()->placement()); !reason.empty()) {
+    Answer(response, 200, {{"status", "degraded"}, {"reason", reason}});
   } else {
     Answer(response, 200, {{"status", "ok"}});
   }
