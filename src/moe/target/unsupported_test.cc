@@ -24,7 +24,7 @@ TEST(RefuseUnsupported, LetsEverythingElseRun) {
 
 TEST(RefuseUnsupported, ASecondConnectionToAServerIsRefusedByName) {
   for (const std::string second : {"rpc:h:1/1", "worker(rpc:h:1)"}) {
-    const base::Result<void> refused = Refuse("rpc:h:1,cpu," + second);
+    const base::Result<void> refused = Refuse("rpc:h:1=1MiB,cpu," + second + "=1MiB");
     ASSERT_FALSE(refused.has_value()) << second;
     EXPECT_EQ(refused.error().kind, base::ErrorKind::kUnsupported);
     EXPECT_THAT(refused.error().message, ::testing::HasSubstr("item 3 \"" + second + "\""));
