@@ -40,12 +40,11 @@ class NoExperts final : public WorkerService {
 
 template <class T>
 T OrDie(base::Result<T> result) {
-  if (result) {
-    if constexpr (!std::is_void_v<T>) return std::move(*result);
-    return;
+  if (!result) {
+    std::fprintf(stderr, "worker_bench: %s\n", result.error().message.c_str());
+    std::exit(1);
   }
-  std::fprintf(stderr, "worker_bench: %s\n", result.error().message.c_str());
-  std::exit(1);
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
 
 }  // namespace
