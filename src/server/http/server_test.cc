@@ -358,8 +358,11 @@ TEST_F(ServerTest, AClientThatGoesAwayEndsItsGeneration) {
       };
       static_cast<void>(client.send(request));
     });
-    ASSERT_TRUE(Eventually([&] { return engine_->statistics().running > 0; }));
-    if (!stream) client.stop();
+    // One that streams may be over before it is seen running.
+    if (!stream) {
+      ASSERT_TRUE(Eventually([&] { return engine_->statistics().running > 0; }));
+      client.stop();
+    }
     EXPECT_TRUE(Eventually([&] { return cancelled() > before; })) << stream;
     EXPECT_TRUE(Eventually([&] { return engine_->statistics().running == 0; }));
   }
