@@ -75,6 +75,8 @@ CASES = {
     "oversubscribed": [Case("main", prompt=128, generate=32, threads=-2)],
     "unpacked": [Case(name, prompt=512, generate=64, repack=False)
                  for name in ("main", "q8_0", "iq2_xxs")],
+    "unpacked_others": [Case(f"only_{kind.lower()}", generate=32, repack=False)
+                        for kind in OTHER_TYPES],
     "load": [Case("main", load=True)],
     "small": [Case("small", prompt=128, generate=16)],
 }

@@ -3,11 +3,15 @@
 // have it among their records.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iostream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <string>
+#include <vector>
 
 #include "base/file.h"
 #include "forward_fixture.h"
@@ -83,6 +87,47 @@ TEST_P(DemoDomainTest, PredictsHeldOutTextInFewerBitsThanXz) {
       static_cast<double>(tokens->size()) / static_cast<double>(text.size());
   EXPECT_GT(nats, 0.5);
   EXPECT_LT(nats * std::numbers::log2e * tokens_per_byte, kBitsPerByte);
+}
+
+// A profile of one part of a text says where the traffic of another part of it goes.
+TEST_P(DemoDomainTest, MeasuredSharesAreThoseThatTheProfilePromised) {
+  const std::string folder = testing::TempDir() + "demo_model_share_" + GetParam();
+  std::filesystem::create_directory(folder);
+  const std::string text = Text(72'000);
+  ASSERT_EQ(text.size(), 72'000u);
+  ASSERT_TRUE(base::WriteFileAtomically(folder + "/known.txt", text.substr(0, 48'000)));
+  ASSERT_TRUE(base::WriteFileAtomically(folder + "/other.txt", text.substr(48'000)));
+  const std::string profile = folder + "/profile.json";
+  const ProgramResult made =
+      RunExpertSplit({"profile", "--model", kModel, "--targets", "cpu", "--text",
+                      folder + "/known.txt", "--out", profile, "--threads", "1"},
+                     {kNoVulkan});
+  ASSERT_EQ(made.status, 0) << made.err;
+  const std::vector<std::string> layout = {
+      "--model", kModel, "--targets", "worker(cpu)=3MiB,cpu", "--profile", profile, "--json"};
+  std::vector<std::string> plan = {"plan"};
+  std::ranges::copy(layout, std::back_inserter(plan));
+  const ProgramResult planned = RunExpertSplit(plan, {kNoVulkan});
+  ASSERT_EQ(planned.status, 0) << planned.err;
+  std::vector<std::string> run = {"run",   "--prompt-file", folder + "/other.txt", "-n", "1",
+                                  "--ctx", "16384",         "--threads",           "1"};
+  std::ranges::copy(layout, std::back_inserter(run));
+  const ProgramResult measured = RunExpertSplit(run, {kNoVulkan});
+  std::filesystem::remove_all(folder);
+  ASSERT_EQ(measured.status, 0) << measured.err;
+  const auto expected_targets = nlohmann::json::parse(planned.out)["targets"];
+  const auto measured_targets = nlohmann::json::parse(measured.out)["targets"];
+  ASSERT_EQ(expected_targets.size(), 2u);
+  ASSERT_EQ(measured_targets.size(), 2u);
+  const double expected = expected_targets[0]["expected_share"].get<double>();
+  const double share = measured_targets[0]["share"].get<double>();
+  std::cout << GetParam() << ": expected " << expected << ", measured " << share << "\n";
+  EXPECT_NEAR(share, expected, 0.03);
+  // More than the experts' part of the bytes, which any choice of experts would have had.
+  const double part =
+      expected_targets[0]["units"].get<double>() /
+      (expected_targets[0]["units"].get<double>() + expected_targets[1]["units"].get<double>());
+  EXPECT_GT(share, part + 0.05);
 }
 
 INSTANTIATE_TEST_SUITE_P(Domains, DemoDomainTest, testing::Values("kjv", "sqlite"),

@@ -29,6 +29,7 @@ struct TypeEntry {
   const BlockLayout* blocks;  // of types of 32-column blocks; null: floats as they are
   PackStripFunction (*pack)(InstructionSet set);
   StripFunctions (*strips)(InstructionSet set);
+  FileRowFunction (*file_row)(InstructionSet set) = nullptr;
 
   std::size_t strip_bytes(std::size_t row_width) const {
     if (slab_bytes != 0) return row_width / kSlabColumns * slab_bytes;
@@ -40,9 +41,10 @@ struct TypeEntry {
 
 TypeEntry SuperBlocks(ggml_type type, std::size_t block_bytes, const SlabLayout& layout,
                       PackStripFunction (*pack)(InstructionSet),
-                      StripFunctions (*strips)(InstructionSet)) {
-  return {type,           kSlabColumns, block_bytes, ActivationFormat::kBlock256,
-          layout.bytes(), nullptr,      pack,        strips};
+                      StripFunctions (*strips)(InstructionSet),
+                      FileRowFunction (*file_row)(InstructionSet) = nullptr) {
+  return {type, kSlabColumns, block_bytes, ActivationFormat::kBlock256, layout.bytes(), nullptr,
+          pack, strips,       file_row};
 }
 
 TypeEntry Blocks(ggml_type type, std::size_t block, std::size_t block_bytes,
@@ -61,9 +63,9 @@ const TypeEntry* FindType(int type) {
   static const std::array kTypes = {
       SuperBlocks(GGML_TYPE_Q2_K, 84, kQ2K, PackQ2K, Q2KStrips),
       SuperBlocks(GGML_TYPE_Q3_K, 110, kQ3K, PackQ3K, Q3KStrips),
-      SuperBlocks(GGML_TYPE_Q4_K, 144, kQ4K, PackQ4K, Q4KStrips),
+      SuperBlocks(GGML_TYPE_Q4_K, 144, kQ4K, PackQ4K, Q4KStrips, Q4KFileRow),
       SuperBlocks(GGML_TYPE_Q5_K, 176, kQ5K, PackQ5K, Q5KStrips),
-      SuperBlocks(GGML_TYPE_Q6_K, 210, kQ6K, PackQ6K, Q6KStrips),
+      SuperBlocks(GGML_TYPE_Q6_K, 210, kQ6K, PackQ6K, Q6KStrips, Q6KFileRow),
       SuperBlocks(GGML_TYPE_IQ4_XS, 136, kIq4Xs, PackIq4Xs, Iq4XsStrips),
       SuperBlocks(GGML_TYPE_IQ3_S, 110, kIq3, PackIq3S, Iq3SStrips),
       SuperBlocks(GGML_TYPE_IQ3_XXS, 98, kIq3, PackIq3Xxs, Iq3XxsStrips),
@@ -72,8 +74,8 @@ const TypeEntry* FindType(int type) {
       SuperBlocks(GGML_TYPE_IQ2_XXS, 66, kIq2Xxs, PackIq2Xxs, Iq2XxsStrips),
       SuperBlocks(GGML_TYPE_IQ1_M, 56, kIq2Xs, PackIq1M, Iq1MStrips),
       SuperBlocks(GGML_TYPE_IQ1_S, 50, kIq2Xxs, PackIq1S, Iq1SStrips),
-      SuperBlocks(GGML_TYPE_TQ2_0, 66, kTernary, PackTq20, TernaryStrips),
-      SuperBlocks(GGML_TYPE_TQ1_0, 54, kTernary, PackTq10, TernaryStrips),
+      SuperBlocks(GGML_TYPE_TQ2_0, 66, kTernary, PackTq20, TernaryStrips, Tq20FileRow),
+      SuperBlocks(GGML_TYPE_TQ1_0, 54, kTernary, PackTq10, TernaryStrips, Tq10FileRow),
       Blocks(GGML_TYPE_Q8_0, 32, 34, kQ80, PackQ80, Q80Strips),
       Blocks(GGML_TYPE_Q5_1, 32, 24, kQ51, PackQ51, Q51Strips),
       Blocks(GGML_TYPE_Q5_0, 32, 22, kQ50, PackQ50, Q50Strips),
@@ -161,6 +163,7 @@ base::Result<MatrixKernel> MatrixKernel::Make(int type, std::size_t row_width, I
   kernel.pack_ = entry.pack(set);
   kernel.quantize_ = Quantizer(entry.activation_format, set);
   kernel.strip_functions_ = entry.strips(set);
+  if (entry.file_row != nullptr) kernel.file_row_ = entry.file_row(set);
   return kernel;
 }
 
@@ -270,6 +273,14 @@ void MatrixKernel::MultiplyFile(const std::byte* rows, std::size_t num_rows,
                                 const std::byte* panels, std::size_t num_activations, float* out,
                                 std::size_t out_stride) const {
   ES_CHECK(end_strip <= NumStrips(num_rows));
+  if (num_activations == 1 && file_row_ != nullptr) {
+    const std::size_t row_bytes = row_width_ / block_ * block_bytes_;
+    const std::size_t end_row = std::min(end_strip * kStripRows, num_rows);
+    for (std::size_t row = first_strip * kStripRows; row < end_row; ++row) {
+      out[row] = file_row_(rows + row * row_bytes, row_width_, Words(panels));
+    }
+    return;
+  }
   const std::size_t num_panels = NumPanels(num_activations);
   for (std::size_t panel = 0; panel < num_panels; panel += kFilePanels) {
     const std::size_t end_panel = std::min(num_panels, panel + kFilePanels);

@@ -45,6 +45,9 @@ using PackStripFunction = void (*)(const std::byte* rows, std::size_t num_rows,
 // Adds one strip times one panel of a fixed number T of rows to `sums`, [T, kStripRows].
 using StripFunction = void (*)(const std::byte* strip, std::size_t row_width,
                                const std::int32_t* panel, float* sums);
+// The product of one row in the file's layout with one quantised row.
+using FileRowFunction = float (*)(const std::byte* row, std::size_t row_width,
+                                  const std::int32_t* activations);
 using QuantizeFunction = void (*)(const float* in, std::size_t row_width, std::int32_t* out);
 
 // Products of a strip for panels of 1..max_rows rows: multiply[T - 1].
@@ -115,7 +118,8 @@ class MatrixKernel {
                 std::size_t end_strip, const std::byte* panels, std::size_t num_activations,
                 float* out, std::size_t out_stride) const;
   // The same, with the same bits, of a matrix in the file's layout: `rows` is the whole matrix, any
-  // alignment. Slower by what packing takes: little with many activations.
+  // alignment. Slower by what packing takes: little with many activations, and nothing with one
+  // where the type has rows of its own for that.
   void MultiplyFile(const std::byte* rows, std::size_t num_rows, std::size_t first_strip,
                     std::size_t end_strip, const std::byte* panels, std::size_t num_activations,
                     float* out, std::size_t out_stride) const;
@@ -141,6 +145,7 @@ class MatrixKernel {
   PackStripFunction pack_ = nullptr;
   QuantizeFunction quantize_ = nullptr;
   StripFunctions strip_functions_;
+  FileRowFunction file_row_ = nullptr;  // null: one row is packed like many
 };
 
 }  // namespace kernels

@@ -62,6 +62,12 @@ PackStripFunction PackNvfp4(InstructionSet set);
 PackStripFunction PackWords(InstructionSet set);   // F32
 PackStripFunction PackHalves(InstructionSet set);  // F16, BF16
 
+// Null where the instruction set has none.
+FileRowFunction Q4KFileRow(InstructionSet set);
+FileRowFunction Q6KFileRow(InstructionSet set);
+FileRowFunction Tq20FileRow(InstructionSet set);
+FileRowFunction Tq10FileRow(InstructionSet set);
+
 QuantizeFunction Quantize256(InstructionSet set);
 QuantizeFunction Quantize32(InstructionSet set);
 QuantizeFunction RoundToFloat16(InstructionSet set);
