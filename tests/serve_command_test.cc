@@ -1,15 +1,12 @@
 // `expert-split serve` as a client and an operator see it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <httplib.h>
 #include <signal.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
@@ -17,75 +14,13 @@
 #include <vector>
 
 #include "base/file.h"
-#include "running_program.h"
-#include "support/test_models.h"
+#include "eventually.h"
+#include "served.h"
 
 namespace test {
 namespace {
 
-using Json = nlohmann::json;
 using ::testing::HasSubstr;
-
-std::vector<std::string> Command(std::vector<std::string> more) {
-  std::vector<std::string> words = {
-      "serve",      "--model", ModelPath("tiny-f32"), "--port", "0", "--ctx", "1024",
-      "--parallel", "2",       "--threads",           "1"};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-// A running server that is ready.
-class Served {
- public:
-  explicit Served(std::vector<std::string> more = {"--targets", "cpu"},
-                  const std::string& vulkan = kNoVulkan)
-      : program_(EXPERT_SPLIT_BINARY, Command(std::move(more)), {vulkan}) {
-    port_ = ServedPort(program_);
-    EXPECT_NE(port_, 0) << program_.Written(Stream::kErr);
-  }
-
-  httplib::Client Client() const {
-    httplib::Client client("127.0.0.1", port_);
-    client.set_read_timeout(120);
-    return client;
-  }
-
-  Json Post(const std::string& path, const Json& body, int status = 200) const {
-    const auto result = Client().Post(path, body.dump(), "application/json");
-    EXPECT_TRUE(result) << httplib::to_string(result.error());
-    if (!result) return {};
-    EXPECT_EQ(result->status, status) << result->body;
-    return Json::parse(result->body, nullptr, false);
-  }
-
-  Json Get(const std::string& path) const {
-    const auto result = Client().Get(path);
-    EXPECT_TRUE(result) << httplib::to_string(result.error());
-    return result ? Json::parse(result->body, nullptr, false) : Json();
-  }
-
-  RunningProgram& program() { return program_; }
-  int port() const { return port_; }
-
- private:
-  RunningProgram program_;
-  int port_ = 0;
-};
-
-Json Chat(const std::string& text, int max_tokens = 8) {
-  return {{"messages", Json::array({{{"role", "user"}, {"content", text}}})},
-          {"max_tokens", max_tokens},
-          {"temperature", 0},
-          {"ignore_eos", true}};
-}
-
-bool Eventually(const std::function<bool()>& done) {
-  for (int i = 0; i < 4000; ++i) {
-    if (done()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return false;
-}
 
 TEST(ServeCommandTest, ServesAChatWholeAndStreamed) {
   Served served;
@@ -260,13 +195,13 @@ TEST(ServeCommandTest, CtrlCAloneGivesItsStatus) {
 TEST(ServeCommandTest, FaultsAreOneLineWithTheirStatus) {
   Served served;
   const auto run = [](std::vector<std::string> more) {
-    return RunExpertSplit(Command(std::move(more)), {kNoVulkan});
+    return RunExpertSplit(ServeCommand(std::move(more)), {kNoVulkan});
   };
   const std::string port = std::to_string(served.port());
-  std::vector<std::string> taken = Command({"--targets", "cpu"});
+  std::vector<std::string> taken = ServeCommand({"--targets", "cpu"});
   *(std::ranges::find(taken, "--port") + 1) = port;
   ExpectOneErrorLine(RunExpertSplit(taken, {kNoVulkan}), 5, port);
-  std::vector<std::string> missing = Command({"--targets", "cpu"});
+  std::vector<std::string> missing = ServeCommand({"--targets", "cpu"});
   *(std::ranges::find(missing, "--model") + 1) = "/no/such/model.gguf";
   ExpectOneErrorLine(RunExpertSplit(missing, {kNoVulkan}), 3, "/no/such/model.gguf");
   ExpectOneErrorLine(run({"--targets", "cpu=1KiB"}), 4, "cpu");
@@ -290,35 +225,6 @@ TEST(ServeCommandTest, AnotherTemplateIsUsedAndItsRefusalIsA400) {
   const Json refused = served.Post("/v1/chat/completions", chat, 400);
   EXPECT_THAT(refused["error"]["message"].get<std::string>(), HasSubstr("no system here"));
   std::filesystem::remove(file);
-}
-
-// A process that `parent` has started; -1 without one.
-pid_t ChildOf(pid_t parent) {
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    std::ifstream status(entry.path() / "status");
-    for (std::string line; std::getline(status, line);) {
-      if (line == "PPid:\t" + std::to_string(parent)) return std::stoi(entry.path().filename());
-    }
-  }
-  return -1;
-}
-
-TEST(ServeCommandTest, AWorkerThatIsKilledIsReplacedBetweenRequests) {
-  Served served({"--targets", "worker(cpu)=50%,cpu"});
-  const auto text = [&] {
-    return served.Post("/v1/chat/completions", Chat("Hello"))["choices"][0]["message"]["content"];
-  };
-  const auto status = [&] { return served.Get("/health")["status"]; };
-  const Json before = text();
-  const pid_t first = ChildOf(served.program().pid());
-  ASSERT_GT(first, 0);
-  ::kill(first, SIGKILL);
-  EXPECT_EQ(text(), before);
-  EXPECT_THAT(served.program().Written(Stream::kErr), HasSubstr("was killed by signal 9"));
-  EXPECT_TRUE(Eventually([&] { return status() == "ok"; }));
-  EXPECT_THAT(served.program().Written(Stream::kErr), HasSubstr("worker(cpu) is back"));
-  EXPECT_NE(ChildOf(served.program().pid()), first);
-  EXPECT_EQ(text(), before);
 }
 
 }  // namespace

@@ -10,14 +10,13 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/child_process.h"
 #include "base/file.h"
+#include "eventually.h"
 #include "program.h"
 #include "support/test_models.h"
 
@@ -29,16 +28,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 inline constexpr std::string_view kPlacementLine = "[expert-split] plan";
-
-// Whether `condition` comes true in time.
-inline bool Eventually(const std::function<bool()>& condition) {
-  const Deadline deadline = Deadline::After(seconds(60));
-  while (!condition()) {
-    if (deadline.passed()) return false;
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  return true;
-}
 
 // The words of a process's command line; empty when it is gone.
 inline std::vector<std::string> CommandLine(pid_t pid) {
@@ -94,9 +83,8 @@ class WorkerTest : public ::testing::Test {
   }
 
   std::vector<std::string> Words(std::vector<std::string> more) const {
-    std::vector<std::string> words = {"run", "--model",     model_,        "--threads",
-                                      "1",   "--prompt",    "Hello there", "--temp",
-                                      "0",   "--ignore-eos"};
+    std::vector<std::string> words = {"run",      "--model", model_,   "--threads", "1",
+                                      "--prompt", prompt_,   "--temp", "0",         "--ignore-eos"};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
@@ -108,10 +96,11 @@ class WorkerTest : public ::testing::Test {
   }
 
   // A run whose stderr can be read while it goes on.
-  base::ChildProcess StartRun(std::vector<std::string> more) const {
+  base::ChildProcess StartRun(std::vector<std::string> more,
+                              const std::string& vulkan = kNoVulkan) const {
     std::string script = "exec ";
     std::vector<std::string> words = Words(std::move(more));
-    words.insert(words.begin(), {"env", kNoVulkan, EXPERT_SPLIT_BINARY});
+    words.insert(words.begin(), {"env", vulkan, EXPERT_SPLIT_BINARY});
     for (const std::string& word : words) script += "'" + word + "' ";
     script += ">'" + folder_ + "/out' 2>'" + folder_ + "/err'";
     auto child =
@@ -145,6 +134,7 @@ class WorkerTest : public ::testing::Test {
 
   std::string folder_;
   std::string model_;
+  std::string prompt_ = "Hello there";
 };
 
 }  // namespace test

@@ -135,6 +135,23 @@ TEST_F(WorkerTest, AKilledWorkerChangesNothingInTheText) {
   EXPECT_EQ(lost["tokens"], cpu["tokens"]);
 }
 
+TEST_F(WorkerTest, AWorkerKilledInALongPromptChangesNothingInTheText) {
+  prompt_ = std::string(6000, 'a');
+  const std::vector<std::string> more = {"--batch", "16", "--ctx", "8192", "-n", "8"};
+  std::vector<std::string> words = {"--targets", "worker(cpu)=50%,cpu", "--json"};
+  words.insert(words.end(), more.begin(), more.end());
+  base::ChildProcess run = StartRun(words);
+  ASSERT_TRUE(HasLoaded());
+  for (const pid_t worker : Workers()) ::kill(worker, SIGKILL);
+  ASSERT_TRUE(run.WaitForEnd(Deadline::After(seconds(120))));
+  EXPECT_EQ(run.end(), "exited with status 0") << Written("err");
+  const Json lost = Json::parse(Written("out"), nullptr, false);
+  EXPECT_THAT(lost["lost"], ElementsAre("worker(cpu)"));
+  words = {"--targets", "cpu"};
+  words.insert(words.end(), more.begin(), more.end());
+  EXPECT_EQ(lost["tokens"], Run(words)["tokens"]);
+}
+
 TEST_F(WorkerTest, AStoppedWorkerIsLostAtTheDeadline) {
   base::ChildProcess run = StartRun({"--targets", "worker(cpu)=50%,cpu", "-n", "300", "--ctx",
                                      "512", "--worker-timeout", "1", "--json"});
@@ -159,6 +176,18 @@ TEST_F(WorkerTest, ALossCanEndTheRequestInstead) {
   EXPECT_THAT(Written("err"),
               HasSubstr("error: worker(cpu): the other side closed the connection"));
   EXPECT_EQ(Written("out"), "");
+}
+
+TEST_F(WorkerTest, ALossThatNobodyHasRoomForEndsTheRequest) {
+  base::ChildProcess run =
+      StartRun({"--targets", "vulkan:0=1MiB,worker(cpu)", "-n", "900", "--ctx", "1024", "--json"},
+               kTwoVulkan);
+  ASSERT_TRUE(HasLoaded());
+  for (const pid_t worker : Workers()) ::kill(worker, SIGKILL);
+  ASSERT_TRUE(run.WaitForEnd(Deadline::After(seconds(120))));
+  EXPECT_EQ(run.end(), "exited with status 5");
+  EXPECT_THAT(Written("err"), HasSubstr("no other target has room"));
+  EXPECT_THAT(Written("err"), HasSubstr("add cpu to the end of --targets"));
 }
 
 TEST_F(WorkerTest, CtrlCEndsTheWorkersToo) {

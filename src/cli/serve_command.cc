@@ -186,7 +186,7 @@ base::Result<void> ServeModel(const Session& session, const ServeCommandOptions&
                              .mixed_batch_rows = options.prompt_chunk,
                              .checkpoint_budget = base::Bytes::MiB(options.checkpoint_mib),
                              .log = session.log,
-                             .between_requests = [&] { model.Settle(session); }});
+                             .between_steps = [&] { model.Settle(session); }});
   server->Serve({.name = name,
                  .engine = engine.get(),
                  .vocabulary = &model.vocabulary(),

@@ -113,10 +113,11 @@ struct EngineOptions {
   // last one of a prompt.
   std::size_t checkpoint_spacing = 64;
   base::Log log;  // failures of the backend, and that alone
-  // Called on the inference thread while nothing is in progress: before a request begins and about
-  // once every `idle_period`. May use the backend. May be empty.
-  std::function<void()> between_requests;
-  std::chrono::milliseconds idle_period{1000};
+  // Called on the inference thread between two steps: before a request begins while none is
+  // running, and about once every `between_period`, whether requests are running or not. May use
+  // the backend, but not its slots. May be empty.
+  std::function<void()> between_steps;
+  std::chrono::milliseconds between_period{1000};
 };
 
 class Engine {

@@ -560,17 +560,17 @@ TEST(DurationHistogramTest, BoundsAreInclusiveAndTheRestHasABucket) {
   EXPECT_NEAR(histogram.sum_seconds(), 501.022, 1e-9);
 }
 
-TEST_F(EngineTest, BetweenRequestsNothingIsInProgress) {
+TEST_F(EngineTest, BetweenStepsIsCalledBeforeARequestAndWhileIdle) {
   std::mutex mutex;
   std::condition_variable called;
   int calls = 0;
-  Start(2, {.between_requests =
+  Start(2, {.between_steps =
                 [&] {
                   const std::lock_guard lock(mutex);
                   ++calls;
                   called.notify_all();
                 },
-            .idle_period = 1ms});
+            .between_period = 1ms});
   int during = 0;
   before_step_ = [&](Rows, const std::stop_token&) {
     const std::lock_guard lock(mutex);
@@ -584,6 +584,24 @@ TEST_F(EngineTest, BetweenRequestsNothingIsInProgress) {
   EXPECT_GE(during, 1) << "before it began";
   calls = 0;
   EXPECT_TRUE(called.wait_for(lock, 60s, [&] { return calls > 1; })) << "idle";
+}
+
+TEST_F(EngineTest, BetweenStepsIsCalledWhileARequestRuns) {
+  for (const auto& [period, expected] : {std::pair(0ms, 19), std::pair(3600000ms, 0)}) {
+    int calls = 0;
+    int steps = 0;
+    int calls_before_step = 0;
+    Start(2, {.between_steps = [&] { ++calls; }, .between_period = period});
+    before_step_ = [&](Rows, const std::stop_token&) {
+      if (steps++ == 0) calls = 0;
+      calls_before_step = calls;
+      return base::Result<void>();
+    };
+    EXPECT_EQ(Complete(Greedy(Range(1, 3), 20)).tokens.size(), 20U);
+    engine_.reset();
+    EXPECT_EQ(steps, 20);
+    EXPECT_EQ(calls_before_step, expected);
+  }
 }
 
 }  // namespace

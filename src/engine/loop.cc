@@ -89,7 +89,7 @@ void EngineLoop::Run(const std::stop_token& stop) {
   while (WaitForWork(stop)) {
     try {
       EndOverdue();
-      if (running_.empty() && options_.between_requests) options_.between_requests();
+      BetweenSteps();
       Admit();
       Step(stop);
     } catch (const std::exception& error) {
@@ -104,13 +104,20 @@ void EngineLoop::Run(const std::stop_token& stop) {
 bool EngineLoop::WaitForWork(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   const auto has_work = [&] { return !queue_.empty() || !running_.empty(); };
-  if (options_.between_requests) {
+  if (options_.between_steps) {
     // Without work too, but not so that a request would wait for it at once.
-    changed_.wait_for(lock, stop, options_.idle_period, has_work);
+    changed_.wait_for(lock, stop, options_.between_period, has_work);
   } else {
     changed_.wait(lock, stop, has_work);
   }
   return !stop.stop_requested();
+}
+
+void EngineLoop::BetweenSteps() {
+  if (!options_.between_steps) return;
+  if (!running_.empty() && std::chrono::steady_clock::now() < between_due_) return;
+  options_.between_steps();
+  between_due_ = std::chrono::steady_clock::now() + options_.between_period;
 }
 
 void EngineLoop::EndOverdue() {

@@ -4,6 +4,7 @@
 // of the backend ends the requests that were in the step, and the thread goes on.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -53,6 +54,8 @@ class EngineLoop {
   // False when there is nothing to do any more.
   bool WaitForWork(const std::stop_token& stop);
   void EndOverdue();
+  // Calls EngineOptions::between_steps when it is due.
+  void BetweenSteps();
   void Admit();
   // Whether a running sequence is about to compute what `request` begins with.
   bool WaitsForPrefix(const GenerationRequest& request);
@@ -82,6 +85,7 @@ class EngineLoop {
   PrefixCache cache_;
   std::vector<model::BatchRow> rows_;
   std::size_t turn_ = 0;
+  std::chrono::steady_clock::time_point between_due_;
 
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;  // work has come, or something has ended

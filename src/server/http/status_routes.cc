@@ -110,7 +110,8 @@ Json TargetJson(const TargetReport& target) {
           {"share", target.share},
           {"busy_ms", target.busy_seconds * 1e3},
           {"wait_ms", target.wait_seconds * 1e3},
-          {"failures", target.failures}};
+          {"failures", target.failures},
+          {"lost", target.lost.empty() ? Json() : Json(target.lost)}};
 }
 
 // [num_layers, num_experts] as rows.
