@@ -7,11 +7,9 @@
 #include <fstream>
 
 #include "base/check.h"
-#include "base/child_process.h"
 #include "base/quote.h"
 #include "gg/numa.h"
 #include "moe/ipc/socket_path.h"
-#include "moe/ipc/worker_process.h"
 #include "moe/ipc/worker_session.h"
 
 namespace cli {
@@ -60,37 +58,34 @@ std::optional<moe::TargetMemory> NodeMemory(std::uint32_t node) {
   return memory;
 }
 
-// As a worker tells whoever connects.
-std::optional<moe::TargetMemory> Ask(moe::ipc::Channel channel, const std::string& name,
-                                     std::chrono::milliseconds patience) {
-  auto session = moe::ipc::WorkerSession::Open(std::move(channel), name, {.welcome = patience});
-  if (!session) return std::nullopt;
-  const moe::ipc::Welcome& welcome = session->welcome();
-  return moe::TargetMemory{.free = welcome.memory_free,
-                           .total = welcome.memory_total,
-                           .device_id = welcome.device_id,
-                           .shares_host_ram = welcome.shares_host_ram};
+moe::TargetMemory MemoryOf(const moe::ipc::Welcome& welcome) {
+  return {.free = welcome.memory_free,
+          .total = welcome.memory_total,
+          .device_id = welcome.device_id,
+          .shares_host_ram = welcome.shares_host_ram};
 }
 
+// As a worker tells whoever connects.
 std::optional<moe::TargetMemory> WorkerMemory(const moe::ExpertSplitTarget& target) {
   constexpr std::chrono::seconds kPatience(5);
   auto channel = moe::ipc::ConnectTo(target.path, base::Deadline::After(kPatience));
   if (!channel) return std::nullopt;
-  return Ask(std::move(*channel), target.name, kPatience);
+  auto session =
+      moe::ipc::WorkerSession::Open(std::move(*channel), target.name, {.welcome = kPatience});
+  if (!session) return std::nullopt;
+  return MemoryOf(session->welcome());
 }
 
-// What talks to a ggml RPC server may hang or abort, so a process of its own does. A server that
-// is in use is not asked without need: it ends when somebody in its queue gives up.
+// A server that is in use is not asked without need: it ends when somebody in its queue gives up.
 std::optional<moe::TargetMemory> RemoteMemory(const moe::ExpertSplitTarget& target,
-                                              const std::string& model) {
+                                              moe::RemoteServers* remotes) {
   constexpr std::chrono::seconds kPatience(20);
-  if (target.capacity.policy == moe::CapacityPolicy::kBytes || model.empty()) return std::nullopt;
-  const auto program = base::OwnExecutable();
-  if (!program) return std::nullopt;
-  const std::string name = std::format("rpc:{}:{}/{}", target.host, target.port, target.index);
-  auto started = moe::ipc::StartWorkerProcess(*program, model, name);
-  if (!started) return std::nullopt;
-  return Ask(std::move(started->channel), target.name, kPatience);
+  if (target.capacity.policy == moe::CapacityPolicy::kBytes || remotes == nullptr) {
+    return std::nullopt;
+  }
+  auto welcome = remotes->Ask(target, kPatience);
+  if (!welcome) return std::nullopt;
+  return MemoryOf(*welcome);
 }
 
 }  // namespace
@@ -129,7 +124,7 @@ base::Result<std::vector<const gg::Device*>> ResolveDevices(
 
 std::optional<moe::TargetMemory> DeviceMemoryProbe::Target(const moe::ExpertSplitTarget& target) {
   if (target.place == moe::TargetPlace::kUnix) return WorkerMemory(target);
-  if (target.inner_place == moe::TargetPlace::kRpc) return RemoteMemory(target, model_);
+  if (target.inner_place == moe::TargetPlace::kRpc) return RemoteMemory(target, remotes_);
   if (target.inner_place == moe::TargetPlace::kNuma) return NodeMemory(target.index);
   const gg::Device* device = InnerDevice(target, devices_);
   if (device == nullptr) return std::nullopt;

@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "gg/devices.h"
+#include "moe/compute/remote_servers.h"
 #include "moe/target/capacity.h"
 #include "moe/target/target_config.h"
 
@@ -28,12 +29,13 @@ base::Result<std::vector<const gg::Device*>> ResolveDevices(
 
 // Memory of the discovered devices, of NUMA nodes and of the host. Workers that listen on a path
 // and remote devices are asked, for a bounded time; remote ones not when their capacity is given,
-// and by a child process that has `model`. `devices` outlives it and must end with "cpu", as
-// DiscoverDevices returns it.
+// and by `remotes`, which keeps their connections. `devices` and `remotes` outlive it; the former
+// must end with "cpu", as DiscoverDevices returns it.
 class DeviceMemoryProbe final : public moe::MemoryProbe {
  public:
-  explicit DeviceMemoryProbe(std::span<const gg::Device> devices, std::string model = {})
-      : devices_(devices), model_(std::move(model)) {}
+  explicit DeviceMemoryProbe(std::span<const gg::Device> devices,
+                             moe::RemoteServers* remotes = nullptr)
+      : devices_(devices), remotes_(remotes) {}
 
   std::optional<moe::TargetMemory> Target(const moe::ExpertSplitTarget& target) override;
   moe::HostMemory Host() override;
@@ -41,7 +43,7 @@ class DeviceMemoryProbe final : public moe::MemoryProbe {
 
  private:
   std::span<const gg::Device> devices_;
-  std::string model_;
+  moe::RemoteServers* remotes_;  // nullptr: remote devices are not asked
 };
 
 }  // namespace cli

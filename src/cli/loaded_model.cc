@@ -13,7 +13,6 @@
 #include "gg/device_check.h"
 #include "model/registry.h"
 #include "moe/compute/expert_loader.h"
-#include "moe/target/unsupported.h"
 
 namespace cli {
 namespace {
@@ -51,12 +50,6 @@ base::Bytes UnitsOnCpu(const ModelPlacement& placement,
   return bytes;
 }
 
-moe::ipc::WorkerTimeouts WorkerTimeouts(const PlacementOptions& options) {
-  moe::ipc::WorkerTimeouts timeouts;
-  timeouts.batch = std::chrono::seconds(options.worker_timeout_s);
-  return timeouts;
-}
-
 }  // namespace
 
 void AddRunOptions(CLI::App& app, std::uint32_t& threads, PlacementOptions& placement) {
@@ -90,6 +83,7 @@ void AddRunOptions(CLI::App& app, std::uint32_t& threads, PlacementOptions& plac
       ->type_name("S")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
+  AddRpcCacheOption(app, placement.rpc_cache);
   app.add_option("--plan", placement.plan,
                  "take this plan instead of making one; its targets are the default --targets")
       ->type_name("FILE");
@@ -113,7 +107,6 @@ base::Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(
 
 base::Result<void> LoadedModel::LoadBackend(const Session& session, const PlacementOptions& options,
                                             std::uint32_t threads, std::stop_token stop) {
-  if (auto can_run = moe::RefuseUnsupported(placement_.config); !can_run) return can_run;
   auto devices = ResolveDevices(placement_.config, placement_.devices);
   if (!devices) return base::Forward(devices);
   if (auto right = CheckDevicesInUse(placement_, *devices); !right) return right;
@@ -158,7 +151,8 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
       .use_threads = [this](std::size_t count) { backend_->SetThreads(count); },
       .workers = {.program = *program,
                   .model = placement_.file.shards().front().path(),
-                  .timeouts = WorkerTimeouts(options)},
+                  .timeouts = WorkerTimeoutsOf(options),
+                  .remotes = placement_.remotes},
       .on_worker_loss =
           options.on_worker_loss == "fail" ? moe::OnWorkerLoss::kFail : moe::OnWorkerLoss::kMove,
       .untouched_bytes = backend_->untouched_host_bytes(),

@@ -65,7 +65,7 @@ class LoadedModel {
   std::vector<moe::LostWorker> AllLost() const;
   // Workers that are lost now. Any thread.
   std::vector<moe::LostWorker> Missing() const;
-  // Takes workers back that were lost and notices losses. Between requests, by the thread that
+  // Takes workers back that were lost and notices losses. Between steps, by the thread that
   // computes.
   void Settle(const Session& session);
 

@@ -1,9 +1,11 @@
 #include "cli/placement.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 
+#include "base/child_process.h"
 #include "cli/device_targets.h"
 #include "cli/profile_report.h"
 #include "cli/target_costs.h"
@@ -38,7 +40,7 @@ base::Bytes OwnerBuffers(const model::ModelDescription& model, std::uint32_t bat
 }
 
 base::Result<std::vector<std::optional<base::Bytes>>> Capacities(
-    const std::string& file, const model::ModelDescription& model,
+    const model::ModelDescription& model, moe::RemoteServers& remotes,
     const moe::ExpertSplitTargetConfig& config, const std::vector<gg::Device>& devices,
     const std::vector<moe::AssumedTarget>& assumed, const PlacementOptions& options) {
   const model::DenseNeeds needs =
@@ -46,7 +48,7 @@ base::Result<std::vector<std::optional<base::Bytes>>> Capacities(
                                    .num_sequences = options.parallel,
                                    .batch_rows = options.batch_rows,
                                    .on_cpu = config[config.primary()].in_process_cpu()});
-  DeviceMemoryProbe machine(devices, file);
+  DeviceMemoryProbe machine(devices, &remotes);
   moe::AssumedMemoryProbe probe(machine, assumed);
   return moe::ResolveCapacities({.config = &config,
                                  .unit_bytes = model.shape.total_bytes(),
@@ -105,6 +107,19 @@ moe::Repack RepackOf(const PlacementOptions& options) {
   return options.repack == "off" ? moe::Repack::kOff : moe::Repack::kAuto;
 }
 
+moe::ipc::WorkerTimeouts WorkerTimeoutsOf(const PlacementOptions& options) {
+  moe::ipc::WorkerTimeouts timeouts;
+  timeouts.batch = std::chrono::seconds(options.worker_timeout_s);
+  return timeouts;
+}
+
+void AddRpcCacheOption(CLI::App& app, bool& rpc_cache) {
+  app.add_flag("--rpc-cache", rpc_cache,
+               "send experts to rpc: targets in pieces of up to 64 MiB, with a hash first, so that "
+               "a server with a cache (ggml-rpc-server --cache) takes those that it has from its "
+               "disk");
+}
+
 void AddPlacementOptions(CLI::App& app, PlacementOptions& options) {
   app.add_option("--policy", options.policy,
                  "ordered: fill targets in list order, hottest experts first; balanced: what is "
@@ -159,8 +174,14 @@ base::Result<ModelPlacement> PlaceModel(const Session& session, const ModelOptio
   if (*made) {
     if (auto same = CheckPlanTargets(**made, *config, options.plan); !same) return Forward(same);
   }
-  const auto capacities =
-      Capacities(model.model, *description, *config, *devices, *assumed, options);
+  auto program = base::OwnExecutable();
+  if (!program) return Forward(program);
+  auto remotes = std::make_shared<moe::RemoteServers>(
+      *config, moe::RemoteServersOptions{.program = *program,
+                                         .model = file->shards().front().path(),
+                                         .timeouts = WorkerTimeoutsOf(options),
+                                         .use_cache = options.rpc_cache});
+  const auto capacities = Capacities(*description, *remotes, *config, *devices, *assumed, options);
   if (!capacities) return std::unexpected(capacities.error());
   std::optional<moe::CostModel> costs;
   if (options.costs || (!*made && *policy == moe::PlanPolicy::kBalanced)) {
@@ -194,7 +215,8 @@ base::Result<ModelPlacement> PlaceModel(const Session& session, const ModelOptio
                         .hotness = *std::move(hotness),
                         .plan = **std::move(made),
                         .path = path,
-                        .costs = std::move(costs)};
+                        .costs = std::move(costs),
+                        .remotes = std::move(remotes)};
 }
 
 }  // namespace cli

@@ -6,6 +6,7 @@
 #include <format>
 #include <optional>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "cli/device_targets.h"
 #include "cli/exit_status.h"
 #include "cli/interrupt.h"
+#include "cli/placement.h"
 #include "gg/device_check.h"
 #include "gg/devices.h"
 #include "gg/numa.h"
@@ -31,22 +33,23 @@
 namespace cli {
 namespace {
 
-constexpr int kNoSocket = -1;
 constexpr std::chrono::seconds kTimeToTell(5);
 
 struct WorkerOptions {
   std::string model;
-  std::string target;
+  std::vector<std::string> targets;
   std::string listen;
   std::string group;
-  int socket = kNoSocket;  // of the process that started this one
+  bool rpc_cache = false;
+  // Of the process that started this one: a connection for each target.
+  std::vector<int> sockets;
 };
 
-// What the service refers to; it goes last.
+// What the services refer to; they go last.
 struct Hosted {
   gg::GgufFile file;
   model::ModelDescription description;
-  std::unique_ptr<moe::HostedExperts> service;
+  std::vector<std::unique_ptr<moe::HostedExperts>> services;  // [targets]
 };
 
 // The one target of the list; a remote device, which no list consists of alone, before `cpu`.
@@ -67,15 +70,15 @@ base::Result<moe::ExpertSplitTargetConfig> ParseTarget(const std::string& text) 
 // ggml's RPC client ends the process when nobody answers. Until this worker has said what it is, it
 // says that instead; later the end of the connection does.
 struct LastWords {
-  int descriptor = -1;  // -1: none
+  std::vector<int> descriptors;
   std::vector<std::byte> text;
 };
 LastWords last_words;
 
 void SayLastWords(const char*) {
-  if (last_words.descriptor >= 0) {
+  for (const int descriptor : last_words.descriptors) {
     [[maybe_unused]] const ssize_t written =
-        ::write(last_words.descriptor, last_words.text.data(), last_words.text.size());
+        ::write(descriptor, last_words.text.data(), last_words.text.size());
   }
   ::_exit(kExitRunTime);
 }
@@ -90,12 +93,12 @@ base::Result<gg::Device> ConnectRpc(const WorkerOptions& options,
   const auto on_terminal = [](std::string_view message) {
     const std::string line = std::format("expert-split: error: {}\n", message);
     const auto bytes = std::as_bytes(std::span(line));
-    last_words = {STDERR_FILENO, {bytes.begin(), bytes.end()}};
+    last_words = {{STDERR_FILENO}, {bytes.begin(), bytes.end()}};
   };
-  const bool has_parent = options.socket != kNoSocket;
+  const bool has_parent = !options.sockets.empty();
   if (has_parent) {
-    last_words = {options.socket, moe::ipc::EncodeFrame(moe::ipc::FrameType::kFailure, 0,
-                                                        moe::ipc::Encode(nobody))};
+    last_words = {options.sockets, moe::ipc::EncodeFrame(moe::ipc::FrameType::kFailure, 0,
+                                                         moe::ipc::Encode(nobody))};
   } else {
     on_terminal(nobody.message);
   }
@@ -127,14 +130,12 @@ void RunOnNode(const Session& session, std::uint32_t index) {
   session.log.Warning("the system does not bind this worker to NUMA node {}", index);
 }
 
-base::Result<std::unique_ptr<Hosted>> Prepare(const Session& session,
-                                              const WorkerOptions& options) {
-  auto config = ParseTarget(options.target);
+base::Result<std::unique_ptr<moe::HostedExperts>> Host(const Session& session,
+                                                       const WorkerOptions& options,
+                                                       const std::string& text,
+                                                       const Hosted& model) {
+  auto config = ParseTarget(text);
   if (!config) return base::Forward(config);
-  auto file = gg::GgufFile::Open(options.model);
-  if (!file) return base::Forward(file);
-  auto description = model::DescribeModel(*file);
-  if (!description) return base::Forward(description);
   auto device = FindTarget(session, options, *config);
   if (!device) return base::Forward(device);
   if (!device->is_cpu()) {
@@ -146,32 +147,64 @@ base::Result<std::unique_ptr<Hosted>> Prepare(const Session& session,
     node = target.index;
     RunOnNode(session, target.index);
   }
-  auto hosted = std::make_unique<Hosted>(std::move(*file), std::move(*description));
-  hosted->service = std::make_unique<moe::HostedExperts>(
+  moe::UploadForm upload = moe::UploadForm::kRuns;
+  if (target.place == moe::TargetPlace::kRpc) {
+    upload = options.rpc_cache ? moe::UploadForm::kLarge : moe::UploadForm::kSmall;
+  }
+  return std::make_unique<moe::HostedExperts>(
       moe::HostedExpertsOptions{.target = target.name,
                                 .device = *std::move(device),
                                 .numa_node = node,
-                                .shape = &hosted->description.shape,
-                                .stacks = &hosted->description.stacks,
-                                .file = &hosted->file,
-                                .weights = model::MapExperts(hosted->file, hosted->description),
+                                .shape = &model.description.shape,
+                                .stacks = &model.description.stacks,
+                                .file = &model.file,
+                                .weights = model::MapExperts(model.file, model.description),
+                                .upload = upload,
                                 .log = session.log});
+}
+
+base::Result<std::unique_ptr<Hosted>> Prepare(const Session& session,
+                                              const WorkerOptions& options) {
+  // A fault of the command line comes before any work.
+  for (const std::string& target : options.targets) {
+    if (auto config = ParseTarget(target); !config) return base::Forward(config);
+  }
+  auto file = gg::GgufFile::Open(options.model);
+  if (!file) return base::Forward(file);
+  auto description = model::DescribeModel(*file);
+  if (!description) return base::Forward(description);
+  auto hosted = std::make_unique<Hosted>(std::move(*file), std::move(*description));
+  for (const std::string& target : options.targets) {
+    auto service = Host(session, options, target, *hosted);
+    if (!service) return base::Forward(service);
+    hosted->services.push_back(std::move(*service));
+  }
   return hosted;
 }
 
-// For the process that started this one, over the socket that it left here. What goes wrong is told
-// there and by nobody else; the other side decides what to make of it.
+// For the process that started this one, over the sockets that it left here. What goes wrong is
+// told there and by nobody else; the other side decides what to make of it.
 base::Result<void> ServeParent(const Session& session, const WorkerOptions& options) {
-  // Ctrl-C is for the parent, which closes the connection when it is done.
+  // Ctrl-C is for the parent, which closes the connections when it is done.
   std::signal(SIGINT, SIG_IGN);
-  moe::ipc::Channel channel{base::UniqueFd(options.socket)};
+  std::vector<moe::ipc::Channel> channels;
+  for (const int socket : options.sockets) channels.emplace_back(base::UniqueFd(socket));
   auto hosted = Prepare(session, options);
   if (!hosted) {
-    static_cast<void>(channel.Send(moe::ipc::FrameType::kFailure, moe::ipc::Encode(hosted.error()),
-                                   base::Deadline::After(kTimeToTell)));
+    for (moe::ipc::Channel& channel : channels) {
+      static_cast<void>(channel.Send(moe::ipc::FrameType::kFailure,
+                                     moe::ipc::Encode(hosted.error()),
+                                     base::Deadline::After(kTimeToTell)));
+    }
     return {};
   }
-  static_cast<void>(moe::ipc::ServeConnection(std::move(channel), *(*hosted)->service, {}));
+  const auto serve = [&](std::size_t i) {
+    static_cast<void>(
+        moe::ipc::ServeConnection(std::move(channels[i]), *(*hosted)->services[i], {}));
+  };
+  std::vector<std::jthread> others;
+  for (std::size_t i = 1; i < channels.size(); ++i) others.emplace_back(serve, i);
+  serve(0);
   return {};
 }
 
@@ -186,20 +219,29 @@ base::Result<void> ServePath(const Session& session, const WorkerOptions& option
   };
   auto listener = moe::ipc::Listener::Open(options.listen, options.group);
   if (!listener) return base::Forward(listener);
-  session.log.Info("worker {} listens on {}", options.target, base::Quote(options.listen));
+  session.log.Info("worker {} listens on {}", options.targets[0], base::Quote(options.listen));
   for (;;) {
     auto channel = listener->Accept(interrupt.token());
     if (!channel && channel.error().kind == base::ErrorKind::kCancelled) return stopped();
     if (!channel) return base::Forward(channel);
     auto served =
-        moe::ipc::ServeConnection(std::move(*channel), *(*hosted)->service, interrupt.token());
+        moe::ipc::ServeConnection(std::move(*channel), *(*hosted)->services[0], interrupt.token());
     if (interrupt.token().stop_requested()) return stopped();
     if (!served) session.log.Warning("a connection was ended: {}", served.error().message);
   }
 }
 
 base::Result<void> Run(const Session& session, const WorkerOptions& options) {
-  if (options.socket != kNoSocket) return ServeParent(session, options);
+  if (!options.sockets.empty()) {
+    if (options.sockets.size() == options.targets.size()) return ServeParent(session, options);
+    return base::Fail(base::ErrorKind::kInvalidInput, "{} sockets for {} targets",
+                      options.sockets.size(), options.targets.size());
+  }
+  if (options.targets.size() > 1) {
+    return base::Fail(base::ErrorKind::kInvalidInput,
+                      "--target is given {} times; start a worker for each",
+                      options.targets.size());
+  }
   if (options.listen.empty()) {
     return base::Fail(base::ErrorKind::kInvalidInput,
                       "--listen is missing: give the absolute path of a socket to make, as in "
@@ -219,10 +261,11 @@ Command AddWorkerCommand(CLI::App& program) {
       ->type_name("FILE")
       ->required();
   app->add_option(
-         "--target,-t", options->target,
+         "--target,-t", options->targets,
          "what computes: cpu, the NUMA node cpu:0, a device such as cuda:0, or a remote one "
          "such as rpc:10.0.0.7:50052")
       ->type_name("TARGET")
+      ->allow_extra_args(false)
       ->required();
   auto* listen = app->add_option("--listen", options->listen,
                                  "socket to make, for unix:PATH in the other's --targets")
@@ -232,7 +275,11 @@ Command AddWorkerCommand(CLI::App& program) {
       ->type_name("NAME")
       ->needs(listen);
   // How run and serve start one themselves.
-  app->add_option("--socket", options->socket)->group("")->excludes(listen);
+  app->add_option("--socket", options->sockets)
+      ->group("")
+      ->allow_extra_args(false)
+      ->excludes(listen);
+  AddRpcCacheOption(*app, options->rpc_cache);
   app->footer(
       "One process at a time connects; what the worker owns is loaded then and freed when that\n"
       "process goes. Ctrl-C and SIGTERM end the worker and remove the socket. run and serve start\n"

@@ -1,12 +1,12 @@
 #include "gg/rpc_device.h"
 
+#include <dlfcn.h>
 #include <ggml-backend.h>
+#include <ggml-cpp.h>
 #include <ggml-rpc.h>
 #include <ggml.h>
 
-#include <vector>
-
-#include "gg/handles.h"
+#include <map>
 
 namespace gg {
 namespace {
@@ -14,7 +14,41 @@ namespace {
 using base::ErrorKind;
 using base::Fail;
 
-constexpr base::Bytes kHoldBytes = base::Bytes(256);
+// The module's own functions: those of ggml-rpc.h that the registry does not hand out are found
+// beside one that it does.
+struct RpcModule {
+  decltype(&ggml_backend_rpc_add_server) add_server = nullptr;
+  decltype(&ggml_backend_rpc_init) init = nullptr;
+};
+
+RpcModule FindModule() {
+  RpcModule module;
+  ggml_backend_reg_t rpc = ggml_backend_reg_by_name("RPC");
+  if (rpc == nullptr) return module;
+  module.add_server = reinterpret_cast<decltype(module.add_server)>(
+      ggml_backend_reg_get_proc_address(rpc, "ggml_backend_rpc_add_server"));
+  Dl_info info = {};
+  if (module.add_server == nullptr ||
+      ::dladdr(reinterpret_cast<void*>(module.add_server), &info) == 0) {
+    return module;
+  }
+  // Loaded already, and never unloaded: the handle need not be kept.
+  if (void* const library = ::dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD)) {
+    module.init =
+        reinterpret_cast<decltype(module.init)>(::dlsym(library, "ggml_backend_rpc_init"));
+    ::dlclose(library);
+  }
+  return module;
+}
+
+// The client closes a connection when no backend or buffer uses it, so the first device's backend
+// is made before anything else is asked and never freed.
+void KeepConnection(const RpcModule& module, const std::string& endpoint) {
+  static std::map<std::string, ggml_backend_ptr>& connections =
+      *new std::map<std::string, ggml_backend_ptr>;
+  ggml_backend_ptr& kept = connections[endpoint];
+  if (kept == nullptr) kept.reset(module.init(endpoint.c_str(), 0));
+}
 
 }  // namespace
 
@@ -22,19 +56,15 @@ void OnGgmlAbort(void (*last_words)(const char* message)) { ggml_set_abort_callb
 
 base::Result<Device> ConnectRpcDevice(const std::string& endpoint, std::uint32_t index,
                                       const std::string& name) {
-  ggml_backend_reg_t rpc = ggml_backend_reg_by_name("RPC");
-  const auto add = rpc == nullptr
-                       ? nullptr
-                       : reinterpret_cast<decltype(&ggml_backend_rpc_add_server)>(
-                             ggml_backend_reg_get_proc_address(rpc, "ggml_backend_rpc_add_server"));
-  if (add == nullptr) {
+  const RpcModule module = FindModule();
+  if (module.add_server == nullptr || module.init == nullptr) {
     return Fail(ErrorKind::kUnsupported,
                 "ggml has no RPC backend here; install its module (libggml0-backend-rpc)");
   }
-  ggml_backend_reg_t server = add(endpoint.c_str());
+  KeepConnection(module, endpoint);
+  ggml_backend_reg_t server = module.add_server(endpoint.c_str());
   if (server == nullptr) {
-    return Fail(ErrorKind::kDeviceFailure, "no ggml RPC server of this version answers at {}",
-                endpoint);
+    return Fail(ErrorKind::kDeviceFailure, "the ggml RPC server at {} has no devices", endpoint);
   }
   const std::size_t count = ggml_backend_reg_dev_count(server);
   if (index >= count) {
@@ -51,11 +81,6 @@ base::Result<Device> ConnectRpcDevice(const std::string& endpoint, std::uint32_t
   if (properties.description != nullptr) device.description = properties.description;
   device.memory_total = base::Bytes(properties.memory_total);
   device.memory_free = base::Bytes(properties.memory_free);
-  // The client's connection is as old as the oldest buffer.
-  auto hold = Buffer::Allocate(ggml_backend_dev_buffer_type(device.handle), kHoldBytes);
-  if (!hold) return base::Forward(hold);
-  static std::vector<Buffer>& held = *new std::vector<Buffer>;
-  held.push_back(*std::move(hold));
   return device;
 }
 

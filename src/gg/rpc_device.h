@@ -16,11 +16,11 @@ namespace gg {
 // What is called before ggml ends the process, instead of its message on stderr.
 void OnGgmlAbort(void (*last_words)(const char* message));
 
-// Device `index` of the server at `endpoint` ("10.0.0.7:50052"), as Device::name `name`. Keeps a
-// small buffer there for the life of the process, so that the connection is made once and stays.
-// Precondition: DiscoverDevices was called. Errors: kUnsupported when ggml has no RPC backend;
-// kDeviceFailure when the server does not answer as one or has no such device. Ends the process
-// (OnGgmlAbort) when nobody listens there; waits without end when who listens does not answer.
+// Device `index` of the server at `endpoint` ("10.0.0.7:50052"), as Device::name `name`. One
+// connection to each server is made, with the first of its devices, and kept for the life of the
+// process. Precondition: DiscoverDevices was called. Errors: kUnsupported when ggml has no RPC
+// backend; kDeviceFailure when the server has no such device. Ends the process (OnGgmlAbort) when
+// nobody listens there or who listens answers nonsense; waits without end when nothing is answered.
 base::Result<Device> ConnectRpcDevice(const std::string& endpoint, std::uint32_t index,
                                       const std::string& name);
 

@@ -150,7 +150,8 @@ base::Result<void> DeviceCompute::Guard(const Work& work) const {
   }
 }
 
-base::Result<void> DeviceCompute::LoadLayer(LayerId id) {
+base::Result<void> DeviceCompute::LoadLayer(LayerId id,
+                                            const std::function<void(base::Bytes)>& uploaded) {
   Layer& layer = layers_[id.index()];
   if (layer.loaded || layer.experts.empty()) return {};
   auto loaded = Guard([&]() -> base::Result<void> {
@@ -161,7 +162,9 @@ base::Result<void> DeviceCompute::LoadLayer(LayerId id) {
                    .experts = layer.experts,
                    .max_pairs = PaddedPairs(options_.max_rows * options_.num_used),
                    .max_stack = options_.max_stack,
-                   .allocate = options_.allocate});
+                   .allocate = options_.allocate,
+                   .form = options_.upload,
+                   .uploaded = uploaded});
     if (!experts) return base::Forward(experts);
     layer.loaded.emplace(std::move(*experts));
     return ReserveScratch(id, layer.loaded->stacks().front());

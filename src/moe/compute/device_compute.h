@@ -13,6 +13,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -46,6 +47,7 @@ struct DeviceComputeOptions {
   // Experts of one stack at most, for a device that accepts larger ones than it can compute.
   std::size_t max_stack = SIZE_MAX;
   AllocateBuffer allocate = gg::Buffer::ForContext;
+  UploadForm upload = UploadForm::kRuns;  // how LoadLayer sends weights
 };
 
 // Memory on the device that batches need beside the weights, for planning: what scratch_bytes()
@@ -69,7 +71,9 @@ class DeviceCompute final : public MoeExpertCompute {
   // memory of a batch; kUnsupported naming the tensor or operation that the device refuses;
   // kDeviceFailure. After an error the layer is not loaded and the others are as they were: the
   // caller may give its units to other targets (SetRuntime) and go on.
-  base::Result<void> LoadLayer(LayerId layer);
+  // `uploaded` (may be empty) is told the bytes of each piece that was sent.
+  base::Result<void> LoadLayer(LayerId layer,
+                               const std::function<void(base::Bytes)>& uploaded = {});
 
   // Another plan for the same model. Layers whose owned experts are other ones than before are
   // unloaded and must be loaded again.

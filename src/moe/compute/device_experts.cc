@@ -69,17 +69,6 @@ base::Result<std::size_t> StackSize(const gg::Backend& backend,
   return size;
 }
 
-// Experts that follow each other in the file go in one copy.
-void Copy(const ExpertMatrix& matrix, std::span<const ExpertId> experts, ggml_tensor* stack) {
-  for (std::size_t first = 0; first < experts.size();) {
-    std::size_t end = first + 1;
-    while (end < experts.size() && experts[end].index() == experts[end - 1].index() + 1) ++end;
-    ggml_backend_tensor_set(stack, matrix.expert(experts[first]), first * matrix.expert_bytes,
-                            (end - first) * matrix.expert_bytes);
-    first = end;
-  }
-}
-
 }  // namespace
 
 base::Result<DeviceExperts> DeviceExperts::Upload(const gg::Backend& backend,
@@ -109,9 +98,11 @@ base::Result<DeviceExperts> DeviceExperts::Upload(const gg::Backend& backend,
   ggml_backend_buffer_set_usage(buffer->get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
   for (const DeviceStack& stack : stacks) {
     const std::span<const ExpertId> experts = request.experts.subspan(stack.first, stack.count);
-    Copy(weights.gate, experts, stack.gate);
-    if (stack.up != nullptr) Copy(*weights.up, experts, stack.up);
-    Copy(weights.down, experts, stack.down);
+    UploadExperts(weights.gate, experts, stack.gate, request.form, request.uploaded);
+    if (stack.up != nullptr) {
+      UploadExperts(*weights.up, experts, stack.up, request.form, request.uploaded);
+    }
+    UploadExperts(weights.down, experts, stack.down, request.form, request.uploaded);
   }
   return DeviceExperts(std::move(*context), std::move(*buffer), std::move(stacks));
 }

@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "base/result.h"
 #include "gg/handles.h"
+#include "moe/compute/expert_upload.h"
 #include "moe/compute/expert_weights.h"
 #include "moe/target/ids.h"
 
@@ -44,6 +45,8 @@ class DeviceExperts {
     std::size_t max_pairs = 1;          // of one batch
     std::size_t max_stack = SIZE_MAX;   // experts of one stack at most
     AllocateBuffer allocate = gg::Buffer::ForContext;
+    UploadForm form = UploadForm::kRuns;
+    std::function<void(base::Bytes)> uploaded = {};  // as UploadExperts tells it
   };
 
   // Copies the weights to the backend's device and waits for it. Errors: kCapacity naming target,

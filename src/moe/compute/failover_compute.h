@@ -66,7 +66,7 @@ class FailoverCompute final : public MoeExpertCompute {
   // Of all objects that computed for the target.
   ExpertTimes TargetTimes(TargetId target) const;
 
-  // Between requests, often, by the thread that calls Begin: notices workers that have ended, and
+  // Between steps, often, by the thread that calls Begin: notices workers that have ended, and
   // takes those back that can be reached or started again. Errors: as Begin; the next batch tries
   // once more.
   base::Result<void> Settle();

@@ -133,17 +133,19 @@ base::Result<void> HostedExperts::LoadDevice(const ipc::LoadOrder& order, const 
                                    .runtime = runtime_,
                                    .target = kHere,
                                    .num_used = order.rows.num_used,
-                                   .max_rows = order.rows.max_rows});
+                                   .max_rows = order.rows.max_rows,
+                                   .upload = options_.upload});
   if (!made) return base::Forward(made);
   ipc::LoadProgress now{.total = OwnedBytes(order)};
-  for (std::size_t l = 0; l < options_.shape->layers.size(); ++l) {
-    const std::size_t count = runtime_->num_local(LayerId(l), kHere);
-    if (count == 0) continue;
-    if (stop.stop_requested()) return Fail(ErrorKind::kCancelled, "loading was interrupted");
-    if (auto loaded = (*made)->LoadLayer(LayerId(l)); !loaded) return loaded;
-    ReleasePages(LayerId(l));
-    now.done += options_.shape->unit_bytes(LayerId(l)) * count;
+  const auto uploaded = [&](base::Bytes piece) {
+    now.done += piece;
     progress(now);
+  };
+  for (std::size_t l = 0; l < options_.shape->layers.size(); ++l) {
+    if (runtime_->num_local(LayerId(l), kHere) == 0) continue;
+    if (stop.stop_requested()) return Fail(ErrorKind::kCancelled, "loading was interrupted");
+    if (auto loaded = (*made)->LoadLayer(LayerId(l), uploaded); !loaded) return loaded;
+    ReleasePages(LayerId(l));
   }
   compute_ = std::move(*made);
   return {};

@@ -18,6 +18,7 @@
 #include "gg/gguf_file.h"
 #include "moe/compute/compute_team.h"
 #include "moe/compute/expert_compute.h"
+#include "moe/compute/expert_upload.h"
 #include "moe/compute/expert_weights.h"
 #include "moe/ipc/worker_loop.h"
 #include "moe/materialize/expert_stacks.h"
@@ -35,6 +36,7 @@ struct HostedExpertsOptions {
   const ExpertStacks* stacks = nullptr;
   const gg::GgufFile* file = nullptr;            // for giving pages back; may be nullptr
   std::shared_ptr<const ExpertWeights> weights;  // in the mapping, which outlives this
+  UploadForm upload = UploadForm::kRuns;         // to a device
   base::Log log;
 };
 

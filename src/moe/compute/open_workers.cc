@@ -1,32 +1,24 @@
 #include "moe/compute/open_workers.h"
 
-#include <algorithm>
-#include <chrono>
 #include <format>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
-#include "base/child_process.h"
 #include "moe/ipc/socket_path.h"
 #include "moe/ipc/worker_process.h"
 
 namespace moe {
 namespace {
 
-// A child that closed the connection is about to end, and how says why.
-constexpr std::chrono::milliseconds kTimeToEnd(200);
-
+// A worker that is there, before its welcome; without a channel it is behind an RPC server.
 struct Connected {
-  base::ChildProcess process;  // none for unix:
-  ipc::Channel channel;
+  std::shared_ptr<WorkerChild> child;  // nullptr for unix:
+  std::optional<ipc::Channel> channel;
 };
 
-// A server that does not answer as one is waited for in vain, whatever else takes its time.
-constexpr std::chrono::milliseconds kRemoteWelcome = std::chrono::seconds(20);
-
-// "vulkan:0" of "worker(vulkan:0)#2"; remote devices are hosted under their own name.
+// "vulkan:0" of "worker(vulkan:0)#2".
 std::string HostedTarget(const std::string& name) {
-  if (name.starts_with("rpc:")) return name;
   const std::size_t begin = name.find('(') + 1;
   return name.substr(begin, name.rfind(')') - begin);
 }
@@ -35,17 +27,44 @@ base::Result<Connected> Connect(const ExpertSplitTarget& target, const WorkerSet
   if (target.place == TargetPlace::kUnix) {
     auto channel = ipc::ConnectTo(target.path, base::Deadline::After(settings.timeouts.welcome));
     if (!channel) return base::Forward(channel);
-    return Connected{.process = {}, .channel = std::move(*channel)};
+    return Connected{.child = nullptr, .channel = std::move(*channel)};
   }
-  ES_CHECK(target.place == TargetPlace::kWorker || target.place == TargetPlace::kRpc);
-  auto started =
-      ipc::StartWorkerProcess(settings.program, settings.model, HostedTarget(target.name));
+  if (target.inner_place == TargetPlace::kRpc) {
+    ES_CHECK(settings.remotes != nullptr);
+    if (auto started = settings.remotes->Start(target); !started) return base::Forward(started);
+    return Connected{};
+  }
+  ES_CHECK(target.place == TargetPlace::kWorker);
+  auto started = ipc::StartWorkerProcess({.program = settings.program,
+                                          .model = settings.model,
+                                          .targets = {HostedTarget(target.name)}});
   if (!started) return base::Forward(started);
-  return Connected{.process = std::move(started->process), .channel = std::move(started->channel)};
+  return Connected{.child = std::make_shared<WorkerChild>(std::move(started->process)),
+                   .channel = std::move(started->channels.front())};
 }
 
 std::unexpected<base::Error> Interrupted() {
   return base::Fail(base::ErrorKind::kCancelled, "loading was interrupted");
+}
+
+// Waits for the welcome.
+base::Result<RemoteServers::Opened> Open(const ExpertSplitTarget& target, Connected connected,
+                                         const WorkerSettings& settings,
+                                         const std::stop_token& stop) {
+  if (!connected.channel) return settings.remotes->Open(target, settings.remote_patience, stop);
+  const ipc::ShutdownOnStop on_stop(connected.channel->descriptor(), stop);
+  auto session =
+      ipc::WorkerSession::Open(std::move(*connected.channel), target.name, settings.timeouts);
+  if (session) return RemoteServers::Opened{std::move(connected.child), std::move(*session)};
+  if (stop.stop_requested()) return Interrupted();
+  base::Error error = std::move(session.error());
+  if (connected.child != nullptr) {
+    const std::string how = connected.child->End();
+    if (!how.empty() && error.kind == base::ErrorKind::kWorkerLost) {
+      error.message += std::format(" (its process {})", how);
+    }
+  }
+  return std::unexpected(std::move(error));
 }
 
 }  // namespace
@@ -63,25 +82,10 @@ base::Result<std::vector<std::unique_ptr<WorkerCompute>>> OpenWorkers(
   std::vector<std::unique_ptr<WorkerCompute>> workers;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     const ExpertSplitTarget& target = config[targets[i]];
-    const std::string& name = target.name;
-    ipc::WorkerTimeouts timeouts = settings.timeouts;
-    if (target.inner_place == TargetPlace::kRpc) {
-      timeouts.welcome = std::min(timeouts.welcome, kRemoteWelcome);
-    }
-    auto& [process, channel] = connected[i];
-    const ipc::ShutdownOnStop on_stop(channel.descriptor(), stop);
-    auto session = ipc::WorkerSession::Open(std::move(channel), name, timeouts);
-    if (!session) {
-      if (stop.stop_requested()) return Interrupted();
-      base::Error error = std::move(session.error());
-      if (process.pid() >= 0 && process.WaitForEnd(base::Deadline::After(kTimeToEnd)) &&
-          error.kind == base::ErrorKind::kWorkerLost) {
-        error.message += std::format(" (its process {})", process.end());
-      }
-      return std::unexpected(std::move(error));
-    }
-    workers.push_back(
-        std::make_unique<WorkerCompute>(name, std::move(*session), std::move(process)));
+    auto opened = Open(target, std::move(connected[i]), settings, stop);
+    if (!opened) return base::Forward(opened);
+    workers.push_back(std::make_unique<WorkerCompute>(target.name, std::move(opened->session),
+                                                      std::move(opened->child)));
   }
   return workers;
 }

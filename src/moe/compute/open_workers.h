@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "moe/compute/remote_servers.h"
 #include "moe/compute/worker_compute.h"
 #include "moe/ipc/worker_session.h"
 #include "moe/target/target_config.h"
@@ -17,9 +18,14 @@
 namespace moe {
 
 struct WorkerSettings {
-  std::string program;  // path of expert-split itself: what worker(...) and rpc: run
+  std::string program;  // path of expert-split itself: what worker(...) runs
   std::string model;    // path of the model file, for the workers that are started
   ipc::WorkerTimeouts timeouts;
+  // Of the same program and model, for targets behind RPC servers; nullptr when there are none.
+  std::shared_ptr<RemoteServers> remotes;
+  // How long such a server is waited for: one that does not answer as one is waited for in vain,
+  // whatever else takes its time.
+  std::chrono::milliseconds remote_patience = std::chrono::seconds(20);
   // From the loss of a worker to the first attempt to have it back; twice that after each loss.
   std::chrono::milliseconds return_after = std::chrono::seconds(1);
 };

@@ -1,7 +1,6 @@
 #include "moe/compute/worker_compute.h"
 
 #include <algorithm>
-#include <chrono>
 #include <format>
 #include <utility>
 
@@ -11,24 +10,22 @@ namespace {
 using base::ErrorKind;
 using base::Fail;
 
-// A child that closed the connection is about to end, and how says why.
-constexpr std::chrono::milliseconds kTimeToEnd(200);
-
 }  // namespace
 
 WorkerCompute::WorkerCompute(std::string name, ipc::WorkerSession session,
-                             base::ChildProcess process)
+                             std::shared_ptr<WorkerChild> child)
     : name_(std::move(name)),
       welcome_(session.welcome()),
-      process_(std::move(process)),
+      child_(std::move(child)),
       session_(std::move(session)) {}
 
 std::unexpected<base::Error> WorkerCompute::Lose(base::Error error) {
   session_.reset();
-  if (process_.pid() >= 0 && process_.WaitForEnd(base::Deadline::After(kTimeToEnd))) {
-    error.message += std::format(" (its process {})", process_.end());
+  if (child_ != nullptr && error.kind != ErrorKind::kCapacity) {
+    const std::string how = child_->End();
+    if (!how.empty()) error.message += std::format(" (its process {})", how);
   }
-  process_.Kill();
+  child_.reset();
   lost_ = std::move(error);
   return std::unexpected(*lost_);
 }

@@ -3,7 +3,8 @@
 // Begin writes the rows of a batch into memory shared with the worker and rings; Finish waits for
 // the results under a deadline and hands out pointers into that memory. A batch without a pair of
 // the worker's is not sent. Whatever goes wrong the worker is lost: its process, if it is a child,
-// is ended, the connection closed, and every later call gives the same error.
+// is ended, the connection closed, and every later call gives the same error. A process that other
+// workers share lives on when this one had no room for its units.
 //
 // Threads as MoeExpertCompute says; OrderLoad and WaitLoad between batches, by the thread that
 // calls Begin. num_pairs() from any thread.
@@ -17,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "base/child_process.h"
 #include "base/result.h"
 #include "moe/compute/expert_compute.h"
+#include "moe/compute/worker_child.h"
 #include "moe/ipc/messages.h"
 #include "moe/ipc/worker_session.h"
 #include "moe/runtime/runtime.h"
@@ -28,8 +29,8 @@ namespace moe {
 
 class WorkerCompute final : public MoeExpertCompute {
  public:
-  // `process` is the worker's when it is a child of this process.
-  WorkerCompute(std::string name, ipc::WorkerSession session, base::ChildProcess process);
+  // `child` is the worker's process when it is a child of this one, or nullptr.
+  WorkerCompute(std::string name, ipc::WorkerSession session, std::shared_ptr<WorkerChild> child);
 
   const ipc::Welcome& welcome() const { return welcome_; }
 
@@ -70,7 +71,7 @@ class WorkerCompute final : public MoeExpertCompute {
 
   std::string name_;
   ipc::Welcome welcome_;
-  base::ChildProcess process_;
+  std::shared_ptr<WorkerChild> child_;         // until it is lost
   std::optional<ipc::WorkerSession> session_;  // until it is lost
   std::optional<base::Error> lost_;
 

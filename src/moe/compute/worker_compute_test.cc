@@ -5,9 +5,11 @@
 #include <ggml.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <format>
@@ -105,7 +107,7 @@ class ThreadWorker {
     });
     auto session = ipc::WorkerSession::Open(std::move(ends->first), "w", {});
     EXPECT_TRUE(session) << session.error().message;
-    compute_ = std::make_unique<WorkerCompute>("w", std::move(*session), base::ChildProcess());
+    compute_ = std::make_unique<WorkerCompute>("w", std::move(*session), nullptr);
   }
   ~ThreadWorker() { Kill(); }
 
@@ -551,6 +553,38 @@ TEST_P(FailoverTest, AWorkerThatEndsBetweenRequestsIsNoticed) {
   workers_[0]->Kill();
   ASSERT_TRUE(SettleUntil(*loaded.failover, [&] { return !loaded.failover->missing().empty(); }));
   EXPECT_THAT(loaded.failover->missing()[0].reason, HasSubstr("closed the connection"));
+  EXPECT_EQ(loaded.failover->components()->plan().units(TargetId(0)), 0U);
+  ExpectSame(*loaded.failover);
+}
+
+// Files of this process, the anonymous one of the shared memory too, cannot grow as long as it
+// lives.
+class NoFileGrows {
+ public:
+  NoFileGrows() : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
+    const rlimit none{.rlim_cur = 0, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  }
+  ~NoFileGrows() {
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before_), 0);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_ = {};
+  void (*handler_)(int);
+};
+
+TEST_P(FailoverTest, WithoutSharedMemoryTheUnitsMoveWhileLoading) {
+  LoadedExperts loaded;
+  {
+    const NoFileGrows no_memory;
+    loaded = Load({4}, "cpu");
+  }
+  ASSERT_NE(loaded.failover, nullptr);
+  ASSERT_EQ(loaded.failover->lost().size(), 1U);
+  EXPECT_THAT(loaded.failover->lost()[0].reason, HasSubstr("shared memory"));
   EXPECT_EQ(loaded.failover->components()->plan().units(TargetId(0)), 0U);
   ExpectSame(*loaded.failover);
 }

@@ -1,5 +1,6 @@
 // Workers while experts are loaded, and moving the units of those that are lost.
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -12,6 +13,8 @@ namespace {
 
 // Of the wait before a worker that is lost again and again is taken back: up to about a minute.
 constexpr unsigned kMostDoublings = 6;
+// An RPC server may be in use or stopped for a while, and ends when somebody who waits gives up.
+constexpr std::chrono::minutes kReturnPatience(10);
 
 }  // namespace
 
@@ -29,6 +32,7 @@ base::Result<void> ExpertLoader::OpenAllWorkers() {
     computes_[targets[i].index()] =
         std::make_unique<MeasuredCompute>(std::move((*opened)[i]), ComputePlace::kElsewhere);
   }
+  if (request_.workers.remotes != nullptr) request_.workers.remotes->CloseUnused();
   return {};
 }
 
@@ -246,7 +250,9 @@ void ExpertLoader::StartReturn(TargetId target) {
   const auto attempt =
       [this, target, order, runtime = *runtime](
           const std::stop_token& stop) -> base::Result<std::unique_ptr<WorkerCompute>> {
-    auto opened = OpenWorkers(*request_.config, std::span(&target, 1), request_.workers, stop);
+    WorkerSettings settings = request_.workers;
+    settings.remote_patience = kReturnPatience;
+    auto opened = OpenWorkers(*request_.config, std::span(&target, 1), settings, stop);
     if (!opened) return base::Forward(opened);
     std::unique_ptr<WorkerCompute> worker = std::move(opened->front());
     if (auto sent = worker->OrderLoad(*runtime, target, order); !sent) return base::Forward(sent);

@@ -1,8 +1,9 @@
-// Starts a worker as a child process: `expert-split worker` on one end of a pair of sockets. One
+// Starts a worker as a child process: `expert-split worker` on one end of pairs of sockets. One
 // thread at a time; move-only values.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/child_process.h"
 #include "base/result.h"
@@ -10,17 +11,22 @@
 
 namespace moe::ipc {
 
-// The descriptor by which a child finds its end of the connection.
+// The descriptor by which a child finds its end of the first connection; the others follow.
 inline constexpr int kWorkerSocket = 3;
+
+struct WorkerProcessOptions {
+  std::string program;               // expert-split's own path
+  std::string model;                 // path of the model file
+  std::vector<std::string> targets;  // what it hosts ("cpu", "vulkan:0"), at least one
+  std::vector<std::string> more;     // further arguments
+};
 
 struct WorkerProcess {
   base::ChildProcess process;
-  Channel channel;
+  std::vector<Channel> channels;  // one a target
 };
 
-// `program` is expert-split's own path; `target` what the worker hosts ("cpu", "vulkan:0"). Errors:
-// kIo when it cannot be started.
-base::Result<WorkerProcess> StartWorkerProcess(const std::string& program, const std::string& model,
-                                               const std::string& target);
+// Errors: kIo when it cannot be started.
+base::Result<WorkerProcess> StartWorkerProcess(const WorkerProcessOptions& options);
 
 }  // namespace moe::ipc
