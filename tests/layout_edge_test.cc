@@ -73,7 +73,7 @@ TEST(LayoutEdgeTest, WholeLayersOnOneTargetAndTargetsWithNoneInALayer) {
   const LoadedLayout loaded = RunLayout(TinyPath(), targets, {.policy = "layers"});
   ExpectNumbersOfTheSingleTarget(TinyPath(), loaded);
   ASSERT_NE(loaded.model, nullptr);
-  const moe::ExpertSplitPlan& plan = loaded.model->plan();
+  const moe::ExpertSplitPlan& plan = *loaded.model->plan();
   std::vector<bool> has_a_whole_layer(3, false);
   for (std::size_t layer = 0; layer < kLayers; ++layer) {
     for (std::size_t t = 0; t < 3; ++t) {

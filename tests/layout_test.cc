@@ -49,7 +49,7 @@ TEST_P(LayoutTest, GivesTheNumbersOfTheSingleTargetRun) {
     EXPECT_EQ(use.rows > 0, use.units > 0) << use.name;
     rows += use.rows;
   }
-  const moe::ExpertSplitPlan& plan = loaded.model->plan();
+  const moe::ExpertSplitPlan& plan = *loaded.model->plan();
   EXPECT_EQ(rows, kLayoutTokens * loaded.model->experts_per_token() * plan.num_layers());
 }
 
@@ -62,7 +62,7 @@ TEST_P(LayoutTest, RecordedCountsAreTheRowsThatEachOwnerComputed) {
   const std::vector<float> logits = LayoutLogits(model->backend());
   const moe::RoutingProfile profile = recorder.Snapshot();
   EXPECT_EQ(profile.num_tokens(), kLayoutTokens);
-  const moe::ExpertSplitPlan& plan = model->plan();
+  const moe::ExpertSplitPlan& plan = *model->plan();
   std::vector<std::uint64_t> rows(plan.targets().size(), 0);
   for (std::size_t l = 0; l < plan.num_layers(); ++l) {
     for (std::size_t e = 0; e < plan.num_experts(); ++e) {

@@ -116,6 +116,39 @@ TEST(ServeCommandTest, EveryTargetOfASplitIsShownWithItsTraffic) {
   EXPECT_THAT(metrics, HasSubstr("expert_split_target_rows_total{target=\"vulkan:1\"} "));
 }
 
+TEST(ServeCommandTest, ExpertsMoveWithTheTraffic) {
+  Served served(
+      {"--targets", "vulkan:0=4MiB,cpu", "--rebalance", "auto", "--rebalance-budget", "1GiB"},
+      kTwoVulkan);
+  const Json before = served.Get("/v1/placement");
+  EXPECT_EQ(before["rebalance"]["moved_units"], 0);
+  EXPECT_EQ(before["rebalance"]["bytes_per_second"], 1 << 30);
+  int requests = 0;
+  const auto ask = [&] {
+    const std::string text = std::to_string(requests++) + std::string(200, 'e');
+    served.Post("/v1/chat/completions", Chat(text, 2));
+    return served.Get("/v1/placement");
+  };
+  ASSERT_TRUE(Eventually([&] { return ask()["rebalance"]["moved_units"] > 0; }));
+  const Json after = served.Get("/v1/placement");
+  EXPECT_NE(after["layers"], before["layers"]);
+  EXPECT_NE(after["fingerprint"], before["fingerprint"]);
+  EXPECT_GT(after["generation"], before["generation"]);
+  EXPECT_GT(after["rebalance"]["moved_bytes"], 0);
+  EXPECT_EQ(after["rebalance"]["failures"], 0);
+  EXPECT_TRUE(Eventually([&] { return ask()["summary"] == before["summary"]; }))
+      << "each target has as many experts as before";
+  EXPECT_THAT(served.Client().Get("/metrics")->body,
+              HasSubstr("expert_split_rebalance_failures_total 0\n"));
+}
+
+TEST(ServeCommandTest, SaysWhenNoExpertCanMove) {
+  Served served({"--targets", "cpu", "--rebalance", "auto"});
+  EXPECT_EQ(served.Get("/v1/placement")["rebalance"], nullptr);
+  EXPECT_THAT(served.program().Written(Stream::kErr), HasSubstr("nothing can move"));
+  EXPECT_EQ(served.Post("/v1/chat/completions", Chat("Hello"))["usage"]["completion_tokens"], 8);
+}
+
 TEST(ServeCommandTest, TheRoutingIsShownByUnitAndRecordedAtTheEnd) {
   const std::string file = ::testing::TempDir() + "serve_record.json";
   Served served({"--targets", "cpu", "--record", file});
@@ -206,6 +239,10 @@ TEST(ServeCommandTest, FaultsAreOneLineWithTheirStatus) {
   ExpectOneErrorLine(RunExpertSplit(missing, {kNoVulkan}), 3, "/no/such/model.gguf");
   ExpectOneErrorLine(run({"--targets", "cpu=1KiB"}), 4, "cpu");
   ExpectOneErrorLine(run({"--targets", "cpu", "--host", "192.0.2.1"}), 2, "192.0.2.1");
+  ExpectOneErrorLine(run({"--rebalance", "often"}), 2, "--rebalance");
+  ExpectOneErrorLine(run({"--rebalance-budget", "20G"}), 2, "20GiB");
+  ExpectOneErrorLine(run({"--rebalance-budget", "0"}), 2, "--rebalance off");
+  ExpectOneErrorLine(run({"--rebalance", "auto", "--policy", "layers"}), 2, "--policy layers");
   const std::string file = ::testing::TempDir() + "serve_bad_template.jinja";
   ASSERT_TRUE(base::WriteFileAtomically(file, "{% if %}"));
   ExpectOneErrorLine(run({"--targets", "cpu", "--chat-template", file}), 2, "--chat-template");

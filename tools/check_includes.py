@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 SUBSTRATE = ["moe/target", "moe/plan", "moe/runtime", "moe/profile", "moe/materialize",
-             "moe/ipc", "moe/compute"]
+             "moe/ipc", "moe/compute", "moe/rebalance"]
 
 # part: the other parts it may include. The longest part that a path lies in counts.
 ALLOWED = {
@@ -28,6 +28,7 @@ ALLOWED = {
     "moe/materialize": ["base", "gg", "moe/target", "moe/plan", "moe/runtime"],
     "moe/compute": ["base", "gg", "kernels", "moe/target", "moe/plan", "moe/runtime", "moe/materialize",
                     "moe/ipc"],
+    "moe/rebalance": ["base", "moe/target", "moe/plan", "moe/profile", "moe/compute"],
     "model": ["base", "gg", *SUBSTRATE],           # the interface
     "model/text": ["base", "model"],
     "model/*": ["base", "gg", "kernels", *SUBSTRATE, "model", "model/text"],  # a family; never another one

@@ -43,8 +43,8 @@ Json BenchJson(const LoadedModel& model, const BenchOptions& options, const engi
           {"threads", options.threads},
           {"load_ms", model.load_ms()},
           {"path", moe::PlacementPathName(model.path())},
-          {"fingerprint", model.plan().FingerprintText()},
-          {"summary", model.plan().Summary()},
+          {"fingerprint", model.plan()->FingerprintText()},
+          {"summary", model.plan()->Summary()},
           {"targets", UseJson(model.Use())}};
 }
 

@@ -115,7 +115,7 @@ class LaneBench {
     if (!speed) return base::Forward(speed);
     result.speed = *std::move(speed);
     result.path = moe::PlacementPathName(model.path());
-    result.summary = model.plan().Summary();
+    result.summary = model.plan()->Summary();
     result.use = model.Use();
     auto logits =
         engine::ProbeLogits(model.backend(), {.batch_rows = request_.placement.batch_rows}, stop_);

@@ -101,7 +101,7 @@ base::Result<std::unique_ptr<LoadedModel>> LoadedModel::Load(
   auto done = loaded->LoadBackend(session, options, threads, std::move(stop));
   if (!done) return base::Forward(done);
   loaded->load_ms_ = MillisecondsSince(start);
-  std::fprintf(stderr, "%s\n", moe::PlacementLine(loaded->plan(), loaded->path()).c_str());
+  std::fprintf(stderr, "%s\n", moe::PlacementLine(*loaded->plan(), loaded->path()).c_str());
   return loaded;
 }
 
@@ -155,6 +155,7 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
                   .remotes = placement_.remotes},
       .on_worker_loss =
           options.on_worker_loss == "fail" ? moe::OnWorkerLoss::kFail : moe::OnWorkerLoss::kMove,
+      .movable = options.movable,
       .untouched_bytes = backend_->untouched_host_bytes(),
       .log = session.log,
       .progress = progress.callback(),
@@ -167,6 +168,7 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
   if (!experts) return base::Forward(experts);
   components_ = std::move(experts->components);
   failover_ = std::move(experts->failover);
+  mover_ = std::move(experts->mover);
   // Shares the bundle, points to the object inside it.
   if (failover_ != nullptr && components_->compute().routed() != nullptr) {
     backend_->SetExperts(failover_);
@@ -178,6 +180,11 @@ base::Result<void> LoadedModel::LoadBackend(const Session& session, const Placem
 
 std::shared_ptr<const moe::ExpertSplitStateComponents> LoadedModel::components() const {
   return failover_ != nullptr ? failover_->components() : components_;
+}
+
+std::shared_ptr<const moe::ExpertSplitPlan> LoadedModel::plan() const {
+  const auto components = this->components();
+  return {components, &components->plan()};
 }
 
 std::vector<std::string> LoadedModel::Lost() const {
@@ -204,20 +211,20 @@ void LoadedModel::Settle(const Session& session) {
   }
 }
 
-std::vector<TargetUse> LoadedModel::Use() const {
+std::vector<TargetUse> LoadedModel::Use(const moe::ExpertSplitStateComponents& components) const {
+  const moe::ExpertSplitPlan& plan = components.plan();
   std::vector<TargetUse> use;
   std::uint64_t total = 0;
-  for (std::size_t t = 0; t < plan().targets().size(); ++t) {
+  for (std::size_t t = 0; t < plan.targets().size(); ++t) {
     const moe::TargetId target(t);
-    TargetUse one{.name = plan().targets()[t].name,
-                  .units = plan().units(target),
-                  .bytes = plan().bytes(target)};
-    if (target == components_->config().primary()) one.rows += backend_->primary_pairs();
+    TargetUse one{
+        .name = plan.targets()[t].name, .units = plan.units(target), .bytes = plan.bytes(target)};
+    if (target == components.config().primary()) one.rows += backend_->primary_pairs();
     if (failover_ != nullptr) {
       one.rows += failover_->TargetPairs(target);
       one.busy_ms = failover_->TargetTimes(target).busy_ms;
       one.wait_ms = failover_->TargetTimes(target).wait_ms;
-    } else if (const moe::MoeExpertCompute* owner = components_->compute().compute(target)) {
+    } else if (const moe::MoeExpertCompute* owner = components.compute().compute(target)) {
       one.rows += owner->num_pairs(0);
       one.busy_ms = owner->times().busy_ms;
       one.wait_ms = owner->times().wait_ms;

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "model/placed_backend.h"
 #include "model/text/vocabulary.h"
 #include "moe/compute/failover_compute.h"
+#include "moe/compute/placement_mover.h"
 #include "moe/compute/state_components.h"
 
 namespace cli {
@@ -46,17 +48,25 @@ class LoadedModel {
 
   model::ModelBackend& backend() { return *backend_; }
   const model::Vocabulary& vocabulary() const { return *vocabulary_; }
-  // Of the placement in force, which changes when a worker is lost; the reference stays valid.
-  const moe::ExpertSplitPlan& plan() const { return components()->plan(); }
+  // The placement in force, which changes when a worker is lost or experts move; what was got stays
+  // readable. Any thread.
+  std::shared_ptr<const moe::ExpertSplitStateComponents> components() const;
+  std::shared_ptr<const moe::ExpertSplitPlan> plan() const;
   moe::PlacementPath path() const { return components()->compute().path(); }
   // The object that drives the layers' experts; nullptr when the primary's graph computes all.
   moe::MoeExpertCompute* routed() const { return components()->compute().routed(); }
   std::uint32_t experts_per_token() const { return placement_.description.shape.experts_per_token; }
   const gg::GgufFile& file() const { return placement_.file; }
   double load_ms() const { return load_ms_; }
-  const moe::ModelIdentity& identity() const { return placement_.description.shape.identity; }
-  // Any thread, while the backend computes too.
-  std::vector<TargetUse> Use() const;
+  const moe::ModelIdentity& identity() const { return shape().identity; }
+  const moe::ModelShape& shape() const { return placement_.description.shape; }
+  // As ModelPlacement::costs.
+  const std::optional<moe::CostModel>& costs() const { return placement_.costs; }
+  // Any thread, while the backend computes too; units and bytes are those of `components`.
+  std::vector<TargetUse> Use(const moe::ExpertSplitStateComponents& components) const;
+  std::vector<TargetUse> Use() const { return Use(*this->components()); }
+  // With PlacementOptions::movable, unless the primary's graph computes everything.
+  moe::PlacementMover* mover() const { return mover_.get(); }
   // As model::PlacedBackend::RecordRouting.
   void RecordRouting(moe::RoutingRecorder* recorder) { backend_->RecordRouting(recorder); }
   // Names of the workers that were lost, in that order, also of those that came back.
@@ -74,13 +84,12 @@ class LoadedModel {
   base::Result<void> LoadBackend(const Session& session, const PlacementOptions& options,
                                  std::uint32_t threads, std::stop_token stop);
 
-  std::shared_ptr<const moe::ExpertSplitStateComponents> components() const;
-
   // Destroyed in reverse: the mapped file outlives everybody who reads it.
   ModelPlacement placement_;
   std::unique_ptr<model::Vocabulary> vocabulary_;
   std::shared_ptr<const moe::ExpertSplitStateComponents> components_;  // as it was loaded
-  std::shared_ptr<moe::FailoverCompute> failover_;                     // nullptr without workers
+  std::shared_ptr<moe::FailoverCompute> failover_;  // nullptr when nothing can change
+  std::shared_ptr<moe::PlacementMover> mover_;
   std::unique_ptr<model::PlacedBackend> backend_;
   double load_ms_ = 0;
 };

@@ -53,7 +53,7 @@ base::Result<void> RunPerplexity(const Session& session, const PerplexityOptions
                       {"nll", measured->nll},
                       {"tokens", measured->tokens},
                       {"path", moe::PlacementPathName((*model)->path())},
-                      {"summary", (*model)->plan().Summary()},
+                      {"summary", (*model)->plan()->Summary()},
                       {"targets", UseJson((*model)->Use())}});
   }
   return PrintText(std::format("perplexity {:.4f} (nll {:.5f}, {} tokens scored)\n", measured->ppl,

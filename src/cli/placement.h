@@ -40,6 +40,7 @@ struct PlacementOptions {
   std::string assume;         // --assume: targets that are only assumed
   std::uint32_t threads = 0;  // --threads: of the CPU, one a core when 0
   bool costs = false;         // find out how fast the targets are, whatever the policy
+  bool movable = false;       // experts may change owners after they were loaded
 };
 
 moe::Repack RepackOf(const PlacementOptions& options);

@@ -4,16 +4,27 @@
 
 namespace cli {
 
-server::PlacementReport ReportOf(const LoadedModel& model, const moe::RoutingRecorder& recorder) {
-  const moe::ExpertSplitPlan& plan = model.plan();
-  server::PlacementReport report{.path = std::string(moe::PlacementPathName(model.path())),
+server::PlacementReport ReportOf(const LoadedModel& model, const moe::RoutingRecorder& recorder,
+                                 const moe::Rebalancer* rebalancer) {
+  const auto components = model.components();
+  const moe::ExpertSplitPlan& plan = components->plan();
+  const moe::PlacementPath path = components->compute().path();
+  server::PlacementReport report{.path = std::string(moe::PlacementPathName(path)),
                                  .fingerprint = plan.FingerprintText(),
                                  .summary = plan.Summary(),
                                  .units = plan.num_units(),
                                  .num_layers = plan.num_layers(),
                                  .num_experts = plan.num_experts(),
-                                 .owners = {plan.owners().begin(), plan.owners().end()}};
-  const std::vector<TargetUse> use = model.Use();
+                                 .owners = {plan.owners().begin(), plan.owners().end()},
+                                 .generation = components->runtime()->generation()};
+  if (rebalancer != nullptr) {
+    const moe::RebalanceCounts counts = rebalancer->counts();
+    report.rebalance = {.bytes_per_second = rebalancer->bytes_per_second().count(),
+                        .moved_units = counts.units,
+                        .moved_bytes = counts.bytes.count(),
+                        .failures = counts.failures};
+  }
+  const std::vector<TargetUse> use = model.Use(*components);
   for (std::size_t t = 0; t < use.size(); ++t) {
     const moe::PlanTarget& target = plan.targets()[t];
     server::TargetReport one{.name = use[t].name,

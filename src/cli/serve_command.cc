@@ -22,6 +22,8 @@
 #include "engine/grammar/schema_grammar.h"
 #include "model/text/chat_template.h"
 #include "moe/profile/routing_recorder.h"
+#include "moe/rebalance/rebalancer.h"
+#include "moe/target/target_config.h"
 #include "server/http/server.h"
 
 namespace cli {
@@ -38,6 +40,9 @@ struct ServeCommandOptions {
   std::string chat_template;
   std::string api_key_file;
   std::string record;
+  std::string rebalance = "off";
+  std::string rebalance_budget = "128MiB";  // a second
+  base::Bytes rebalance_bytes;              // the same as a number
   std::size_t queue = 64;
   std::size_t prompt_chunk = 128;
   std::uint64_t checkpoint_mib = 1024;
@@ -79,6 +84,61 @@ base::Result<void> ReadFiles(ServeCommandOptions& options, std::string& template
     options.server.api_key = std::move(*key);
   }
   return {};
+}
+
+// --rebalance and what goes with it.
+base::Result<void> CheckRebalance(ServeCommandOptions& options) {
+  std::string_view text = options.rebalance_budget;
+  if (text.ends_with("/s")) text.remove_suffix(2);
+  const auto budget = moe::ParseSize(text);
+  if (!budget) {
+    return base::Fail(base::ErrorKind::kInvalidInput, "--rebalance-budget: {}",
+                      budget.error().message);
+  }
+  if (*budget == base::Bytes()) {
+    return base::Fail(base::ErrorKind::kInvalidInput,
+                      "--rebalance-budget {} moves nothing; use --rebalance off for that",
+                      base::Quote(options.rebalance_budget));
+  }
+  options.rebalance_bytes = *budget;
+  if (options.rebalance == "off") return {};
+  if (options.placement.policy == "layers") {
+    return base::Fail(base::ErrorKind::kInvalidInput,
+                      "--rebalance auto moves single experts, and --policy layers keeps layers "
+                      "whole; use --policy ordered or balanced");
+  }
+  options.placement.movable = true;
+  // By the same measure that the plan is made by.
+  options.placement.costs = options.placement.policy == "balanced";
+  return {};
+}
+
+// Nothing when experts shall stay where they are, or must.
+std::unique_ptr<moe::Rebalancer> StartRebalancer(const Session& session,
+                                                 const ServeCommandOptions& options,
+                                                 const LoadedModel& model,
+                                                 const moe::RoutingRecorder& recorder) {
+  if (options.rebalance == "off") return nullptr;
+  std::size_t movable = 0;
+  if (model.mover() != nullptr) {
+    for (const moe::Movable target : model.mover()->units().targets) {
+      movable += target != moe::Movable::kNo ? 1 : 0;
+    }
+  }
+  if (movable < 2) {
+    session.log.Warning(
+        "--rebalance auto: nothing can move, because experts move between this process's CPU, its "
+        "devices and workers, and the CPU or all others own none");
+    return nullptr;
+  }
+  return std::make_unique<moe::Rebalancer>(
+      moe::RebalancerOptions{.shape = &model.shape(),
+                             .routed = &recorder,
+                             .mover = model.mover(),
+                             .costs = model.costs(),
+                             .rules = {},
+                             .bytes_per_second = options.rebalance_bytes,
+                             .log = session.log});
 }
 
 // The model's own template unless another was given.
@@ -179,19 +239,26 @@ base::Result<void> ServeModel(const Session& session, const ServeCommandOptions&
   const std::string name = ServedName(options);
   moe::RoutingRecorder recorder(model.identity(), "requests to " + name);
   model.RecordRouting(&recorder);
-  auto engine =
-      engine::Engine::Start(model.backend(), model.vocabulary(),
-                            {.queue_limit = options.queue,
-                             .batch_rows = options.placement.batch_rows,
-                             .mixed_batch_rows = options.prompt_chunk,
-                             .checkpoint_budget = base::Bytes::MiB(options.checkpoint_mib),
-                             .log = session.log,
-                             .between_steps = [&] { model.Settle(session); }});
+  const auto rebalancer = StartRebalancer(session, options, model, recorder);
+  auto engine = engine::Engine::Start(
+      model.backend(), model.vocabulary(),
+      {.queue_limit = options.queue,
+       .batch_rows = options.placement.batch_rows,
+       .mixed_batch_rows = options.prompt_chunk,
+       .checkpoint_budget = base::Bytes::MiB(options.checkpoint_mib),
+       .log = session.log,
+       .between_steps =
+           [&] {
+             model.Settle(session);
+             if (rebalancer != nullptr) rebalancer->Step();
+           },
+       // Experts arrive in pieces.
+       .between_period = std::chrono::milliseconds(rebalancer != nullptr ? 10 : 1000)});
   server->Serve({.name = name,
                  .engine = engine.get(),
                  .vocabulary = &model.vocabulary(),
                  .chat = &*chat,
-                 .placement = [&model, &recorder] { return ReportOf(model, recorder); },
+                 .placement = [&] { return ReportOf(model, recorder, rebalancer.get()); },
                  .schema_to_grammar = engine::SchemaGrammar});
   ServeUntilStopped(session, options, *server, name, model, stop);
   // The server before the engine, which it points to; the engine before what it computes with.
@@ -221,6 +288,7 @@ base::Result<void> LoadAndServe(const Session& session, const ServeCommandOption
 base::Result<void> Serve(const Session& session, ServeCommandOptions& options) {
   std::string template_text;
   if (auto read = ReadFiles(options, template_text); !read) return read;
+  if (auto checked = CheckRebalance(options); !checked) return checked;
   if (!options.record.empty()) {
     if (auto writable = base::CheckWritable(options.record); !writable) return writable;
   }
@@ -282,6 +350,17 @@ void AddServerOptions(CLI::App& app, ServeCommandOptions& options) {
          "when the server ends, write how the traffic was routed to this file, as `profile` "
          "does")
       ->type_name("FILE");
+  app.add_option("--rebalance", options.rebalance,
+                 "auto: experts of this process's CPU and devices exchange their owners while the "
+                 "server runs, so that the placement follows the traffic; off: they stay where the "
+                 "plan put them")
+      ->type_name("off|auto")
+      ->check(CLI::IsMember({"off", "auto"}).description(""))
+      ->capture_default_str();
+  app.add_option("--rebalance-budget", options.rebalance_budget,
+                 "bytes of experts that may move in a second, as in 128MiB")
+      ->type_name("SIZE")
+      ->capture_default_str();
   app.add_option("--drain", options.drain_seconds,
                  "seconds that running requests are given when the server is asked to end")
       ->type_name("N")
@@ -305,6 +384,7 @@ Command AddServeCommand(CLI::App& program) {
       "Examples:\n"
       "  expert-split serve --model M.gguf\n"
       "  expert-split serve --model M.gguf --targets cuda:0=20GiB,cpu --ctx 32768 --parallel 8\n"
+      "  expert-split serve --model M.gguf --targets cuda:0,cpu --profile P.json --rebalance auto\n"
       "  expert-split serve --model M.gguf --host 0.0.0.0 --api-key-file key.txt");
   return {app, [options](const Session& session) { return Serve(session, *options); }};
 }

@@ -1,6 +1,7 @@
 #include "kernels/packed_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdint>
 
@@ -27,6 +28,15 @@ base::Result<PackedMemory> PackedMemory::Allocate(base::Bytes size) {
   // Where the kernel has no huge pages, small ones do as well.
   static_cast<void>(::madvise(mapping, mapped, MADV_HUGEPAGE));
   return memory;
+}
+
+void PackedMemory::GiveBack(const std::byte* first, base::Bytes size) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<std::uintptr_t>(first);
+  const std::uintptr_t begin = (address + page - 1) / page * page;
+  const std::uintptr_t end = (address + size.count()) / page * page;
+  if (begin >= end) return;
+  static_cast<void>(::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED));
 }
 
 std::byte* PackedMemory::data() const {

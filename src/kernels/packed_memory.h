@@ -20,6 +20,10 @@ class PackedMemory {
   // Starts at a huge page.
   std::byte* data() const;
 
+  // Gives the whole pages of a part of such memory back to the system; nobody reads the part any
+  // more.
+  static void GiveBack(const std::byte* first, base::Bytes size);
+
  private:
   struct Unmap {
     std::size_t size;

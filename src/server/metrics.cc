@@ -130,6 +130,15 @@ void WriteTargets(Writer& out, const PlacementReport& placement, std::string_vie
 void WritePlacement(Writer& out, const PlacementReport& placement) {
   out.Family("placement_info", "gauge", "The placement in force, as labels; always 1.");
   out.Sample(1, {{"path", placement.path}, {"fingerprint", placement.fingerprint}});
+  out.Single("placement_generation", "gauge", "Placements that were in force before this one.",
+             placement.generation);
+  const RebalanceReport rebalance = placement.rebalance.value_or(RebalanceReport());
+  out.Single("rebalance_moved_units_total", "counter",
+             "Experts that have another owner because the traffic moved.", rebalance.moved_units);
+  out.Single("rebalance_moved_bytes_total", "counter", "Bytes that were loaded for that.",
+             rebalance.moved_bytes);
+  out.Single("rebalance_failures_total", "counter", "Moves of experts that failed.",
+             rebalance.failures);
   WriteTargets(out, placement, "target_units", "gauge", "Experts that the target owns.",
                &TargetReport::units);
   WriteTargets(out, placement, "target_bytes", "gauge", "Bytes of those experts.",

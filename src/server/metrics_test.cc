@@ -28,6 +28,8 @@ std::string SampleText() {
   placement.targets = {
       {.name = "cuda:0", .units = 3, .bytes = 30, .capacity = 40, .rows = 9, .busy_seconds = 0.5},
       {.name = "cpu", .units = 5}};
+  placement.generation = 6;
+  placement.rebalance = {.moved_units = 12, .moved_bytes = 480, .failures = 1};
   return MetricsText(http, engine, placement);
 }
 
@@ -70,6 +72,14 @@ TEST(MetricsTest, HistogramsAccumulate) {
   EXPECT_THAT(text, HasSubstr("expert_split_time_to_first_token_seconds_bucket{le=\"5\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("expert_split_time_to_first_token_seconds_bucket{le=\"+Inf\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("expert_split_time_to_first_token_seconds_count 3\n"));
+}
+
+TEST(MetricsTest, MovesOfExpertsAreCounted) {
+  const std::string text = SampleText();
+  EXPECT_THAT(text, HasSubstr("expert_split_placement_generation 6\n"));
+  EXPECT_THAT(text, HasSubstr("expert_split_rebalance_moved_units_total 12\n"));
+  EXPECT_THAT(text, HasSubstr("expert_split_rebalance_moved_bytes_total 480\n"));
+  EXPECT_THAT(text, HasSubstr("expert_split_rebalance_failures_total 1\n"));
 }
 
 TEST(MetricsTest, TargetsAreLabelled) {

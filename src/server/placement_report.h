@@ -26,6 +26,14 @@ struct TargetReport {
   std::string lost;  // why it owns nothing at present; empty when all is well
 };
 
+// Experts that move while the server runs. Counters run since then.
+struct RebalanceReport {
+  std::uint64_t bytes_per_second = 0;  // at most
+  std::uint64_t moved_units = 0;
+  std::uint64_t moved_bytes = 0;  // loaded for that
+  std::uint64_t failures = 0;
+};
+
 struct PlacementReport {
   std::string path;         // "single", "hot-cold" or "multi"
   std::string fingerprint;  // 16 hex digits
@@ -38,6 +46,8 @@ struct PlacementReport {
   // [num_layers, num_experts]: rows that were routed to each unit; empty where they are not
   // counted.
   std::vector<std::uint64_t> unit_rows;
+  std::uint64_t generation = 0;              // how many placements were in force before
+  std::optional<RebalanceReport> rebalance;  // absent when experts stay where they are
 };
 
 }  // namespace server

@@ -82,9 +82,10 @@ void DeviceBatch::Build(const ExpertBatch& batch, const LayerWeights& weights,
                         std::size_t max_rows) {
   num_launches_ = 0;
   num_pairs_ = 0;
-  const auto owned = static_cast<std::size_t>(
-      std::count_if(locals.begin(), locals.end(), [](std::int32_t local) { return local >= 0; }));
-  const std::size_t num_stacks = (owned + stack_size - 1) / stack_size;
+  // Places may be vacant, so the number of owned experts does not tell how many there are.
+  const auto last = std::ranges::max_element(locals);
+  const auto places = static_cast<std::size_t>(last == locals.end() ? 0 : std::max(*last + 1, 0));
+  const std::size_t num_stacks = (places + stack_size - 1) / stack_size;
   for (std::size_t first = 0; first < batch.num_rows; first += max_rows) {
     const std::size_t end = std::min(batch.num_rows, first + max_rows);
     for (std::size_t stack = 0; stack < num_stacks; ++stack) {

@@ -116,19 +116,20 @@ std::vector<ExpertId> DeviceCompute::OwnedExperts(LayerId layer) const {
 
 void DeviceCompute::SetRuntime(std::shared_ptr<const ExpertSplitRuntime> runtime) {
   options_.runtime = std::move(runtime);
+  std::vector<std::int32_t> places(options_.weights->num_experts);
   for (std::size_t l = 0; l < layers_.size(); ++l) {
-    std::vector<ExpertId> experts = OwnedExperts(LayerId(l));
     Layer& layer = layers_[l];
-    if (experts == layer.experts && !layer.locals.empty()) continue;
-    Unload(LayerId(l));
-    layer.experts = std::move(experts);
+    layer.owned = OwnedExperts(LayerId(l));
+    std::ranges::fill(places, -1);
+    for (std::size_t i = 0; i < layer.places.size(); ++i) {
+      if (layer.places[i]) places[layer.places[i]->index()] = static_cast<std::int32_t>(i);
+    }
+    const auto is_there = [&](ExpertId expert) { return places[expert.index()] >= 0; };
+    if (!std::ranges::all_of(layer.owned, is_there)) Unload(LayerId(l));
     layer.locals.assign(options_.weights->num_experts, -1);
-    for (std::size_t i = 0; i < layer.experts.size(); ++i) {
-      const ExpertId expert = layer.experts[i];
-      const std::size_t local = options_.runtime == nullptr
-                                    ? i
-                                    : options_.runtime->place(LayerId(l), expert).local.index();
-      layer.locals[expert.index()] = static_cast<std::int32_t>(local);
+    for (std::size_t i = 0; i < layer.owned.size(); ++i) {
+      const std::size_t expert = layer.owned[i].index();
+      layer.locals[expert] = layer.loaded ? places[expert] : static_cast<std::int32_t>(i);
     }
   }
 }
@@ -136,6 +137,51 @@ void DeviceCompute::SetRuntime(std::shared_ptr<const ExpertSplitRuntime> runtime
 void DeviceCompute::Unload(LayerId layer) {
   std::erase_if(graphs_, [&](const auto& graph) { return graph.first.layer == layer.index(); });
   layers_[layer.index()].loaded.reset();
+  layers_[layer.index()].places.clear();
+  if (filling_ && filling_->layer == layer) filling_.reset();
+}
+
+void DeviceCompute::UnloadSurplus() {
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    if (layers_[l].places.size() == layers_[l].owned.size()) continue;
+    Unload(LayerId(l));
+  }
+  SetRuntime(options_.runtime);
+}
+
+std::optional<std::size_t> DeviceCompute::FindVacancy(const Layer& layer) const {
+  for (std::size_t place = 0; place < layer.places.size(); ++place) {
+    const std::optional<ExpertId>& expert = layer.places[place];
+    if (!expert || layer.locals[expert->index()] < 0) return place;
+  }
+  return std::nullopt;
+}
+
+base::Result<bool> DeviceCompute::FillVacancy(LayerId id, ExpertId expert) {
+  Layer& layer = layers_[id.index()];
+  if (!filling_ || filling_->layer != id || filling_->expert != expert) {
+    if (std::ranges::contains(layer.places, std::optional(expert))) return true;
+    const auto place = FindVacancy(layer);
+    if (!place) {
+      return base::Fail(base::ErrorKind::kInternal, "{}: layer {} has no place for expert {}",
+                        options_.name, id.index(), expert.index());
+    }
+    layer.places[*place].reset();
+    filling_ = Filling{.layer = id, .expert = expert, .place = *place};
+  }
+  auto copied = Guard([&]() -> base::Result<void> {
+    layer.loaded->CopyProjection(options_.weights->layers[id.index()], expert, filling_->place,
+                                 filling_->num_copied);
+    return {};
+  });
+  if (!copied) return base::Forward(copied);
+  if (++filling_->num_copied <
+      DeviceExperts::NumProjections(options_.weights->layers[id.index()])) {
+    return false;
+  }
+  layer.places[filling_->place] = expert;
+  filling_.reset();
+  return true;
 }
 
 template <class Work>
@@ -153,13 +199,13 @@ base::Result<void> DeviceCompute::Guard(const Work& work) const {
 base::Result<void> DeviceCompute::LoadLayer(LayerId id,
                                             const std::function<void(base::Bytes)>& uploaded) {
   Layer& layer = layers_[id.index()];
-  if (layer.loaded || layer.experts.empty()) return {};
+  if (layer.loaded || layer.owned.empty()) return {};
   auto loaded = Guard([&]() -> base::Result<void> {
     auto experts = DeviceExperts::Upload(
         backend_, {.target = options_.name,
                    .layer = id,
                    .weights = &options_.weights->layers[id.index()],
-                   .experts = layer.experts,
+                   .experts = layer.owned,
                    .max_pairs = PaddedPairs(options_.max_rows * options_.num_used),
                    .max_stack = options_.max_stack,
                    .allocate = options_.allocate,
@@ -169,8 +215,12 @@ base::Result<void> DeviceCompute::LoadLayer(LayerId id,
     layer.loaded.emplace(std::move(*experts));
     return ReserveScratch(id, layer.loaded->stacks().front());
   });
-  if (!loaded) layer.loaded.reset();
-  return loaded;
+  if (!loaded) {
+    layer.loaded.reset();
+    return loaded;
+  }
+  layer.places.assign(layer.owned.begin(), layer.owned.end());
+  return {};
 }
 
 base::Result<void> DeviceCompute::ReserveScratch(LayerId layer, const DeviceStack& stack) {

@@ -75,9 +75,15 @@ class DeviceCompute final : public MoeExpertCompute {
   base::Result<void> LoadLayer(LayerId layer,
                                const std::function<void(base::Bytes)>& uploaded = {});
 
-  // Another plan for the same model. Layers whose owned experts are other ones than before are
-  // unloaded and must be loaded again.
+  // Another plan for the same model. Layers that hold the weights of all of their owned experts
+  // stay as they are; the others are unloaded and must be loaded again.
   void SetRuntime(std::shared_ptr<const ExpertSplitRuntime> runtime);
+  // Unloads layers that also hold weights of experts that are not owned.
+  void UnloadSurplus();
+  // Copies one more projection of `expert` to where the layer holds weights of an expert that is
+  // not owned; true when it has all of them, after which a plan may give it the expert. Between
+  // batches. Errors: kInternal when the layer has no such place; kDeviceFailure.
+  base::Result<bool> FillVacancy(LayerId layer, ExpertId expert);
 
   // Its weights on the device, for graphs that compute a layer on this device entirely. Empty when
   // not loaded. Valid until the layer is unloaded.
@@ -103,9 +109,18 @@ class DeviceCompute final : public MoeExpertCompute {
 
  private:
   struct Layer {
-    std::vector<ExpertId> experts;     // by local id
-    std::vector<std::int32_t> locals;  // [num_experts]; negative: not owned
+    std::vector<ExpertId> owned;       // ascending
+    std::vector<std::int32_t> locals;  // [num_experts]: place in the stacks; negative: not owned
     std::optional<DeviceExperts> loaded;
+    // Whose weights lie at each place; nobody's while they are replaced. Empty when not loaded.
+    std::vector<std::optional<ExpertId>> places;
+  };
+  // An expert that replaces another one.
+  struct Filling {
+    LayerId layer;
+    ExpertId expert;
+    std::size_t place = 0;
+    std::size_t num_copied = 0;  // projections
   };
   struct GraphKey {
     std::size_t layer = 0;
@@ -119,6 +134,7 @@ class DeviceCompute final : public MoeExpertCompute {
 
   std::vector<ExpertId> OwnedExperts(LayerId layer) const;
   void Unload(LayerId layer);
+  std::optional<std::size_t> FindVacancy(const Layer& layer) const;
   // Grows the scratch memory to what the largest batch of this layer needs.
   base::Result<void> ReserveScratch(LayerId layer, const DeviceStack& stack);
   base::Result<DeviceGraph*> Graph(const DeviceLaunch& launch);
@@ -130,6 +146,7 @@ class DeviceCompute final : public MoeExpertCompute {
 
   DeviceComputeOptions options_;
   std::vector<Layer> layers_;
+  std::optional<Filling> filling_;
 
   // Destroyed in reverse: graphs, scratch, weights (in layers_, by the destructor), backend.
   gg::Backend backend_;

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "moe/compute/host_compute.h"
+#include "moe/compute/hosted_experts.h"
 #include "moe/compute/test_experts.h"
 
 namespace moe {
@@ -213,6 +214,100 @@ TEST(DeviceCompute, AnotherPlanReloadsOnlyTheLayersThatChange) {
   RunBatch(*device, batch.batch(LayerId(1)));
   RunBatch(*device, batch.batch(LayerId(0)));
   EXPECT_EQ(device->num_pairs(0), 5u);
+}
+
+// The weights of an expert that left are replaced where they lie, in a stack of its own.
+TEST(DeviceCompute, AnExpertTakesThePlaceOfOneThatLeft) {
+  const TestExpertShape shape = SmallShape(GGML_TYPE_F32);
+  const TestExperts experts(shape);
+  const auto device =
+      MakeDevice(experts, 2, {.runtime = SplitAs(shape, {0, 0, 0, 1, 1, 1}), .max_stack = 2});
+  const base::Bytes before = device->weight_bytes();
+  EXPECT_FALSE(device->FillVacancy(LayerId(0), ExpertId(4))) << "no place is vacant";
+  device->SetRuntime(SplitAs(shape, {1, 0, 0, 1, 1, 1}));
+  TestBatch batch(shape, 2, 2);
+  batch.ids = {1, 2, 0, 2};
+  RunBatch(*device, batch.batch());
+  EXPECT_EQ(device->num_pairs(0), 3u);
+  int pieces = 0;
+  for (;; ++pieces) {
+    const auto complete = device->FillVacancy(LayerId(0), ExpertId(4));
+    ASSERT_TRUE(complete) << complete.error().message;
+    if (*complete) break;
+    RunBatch(*device, batch.batch());  // between the pieces
+  }
+  EXPECT_EQ(pieces, 2);
+  device->SetRuntime(SplitAs(shape, {1, 0, 0, 1, 0, 1}));
+  EXPECT_EQ(device->weight_bytes(), before);
+  batch.ids = {4, 2, 1, 4};
+  const ExpertBatch of_it = batch.batch();
+  EXPECT_LT(Nmse(RunBatch(*device, of_it), Reference(experts, of_it)), 1e-6);
+}
+
+TEST(DeviceCompute, AnExpertThatComesBackInTimeIsStillThere) {
+  const TestExpertShape shape = SmallShape(GGML_TYPE_F32);
+  const TestExperts experts(shape);
+  const auto device = MakeDevice(experts, 2, {.runtime = SplitAs(shape, {0, 0, 1, 1, 1, 1})});
+  device->SetRuntime(SplitAs(shape, {1, 0, 1, 1, 1, 1}));
+  const auto there = device->FillVacancy(LayerId(0), ExpertId(0));
+  ASSERT_TRUE(there) << there.error().message;
+  EXPECT_TRUE(*there);
+  device->UnloadSurplus();
+  EXPECT_TRUE(device->stacks(LayerId(0)).empty()) << "it had more than it owns";
+  ASSERT_TRUE(device->LoadLayer(LayerId(0)));
+  TestBatch batch(shape, 1, 2);
+  batch.ids = {1, 1};
+  EXPECT_LT(Nmse(RunBatch(*device, batch.batch()), Reference(experts, batch.batch())), 1e-6);
+}
+
+TEST(DeviceCompute, AWorkersNextOrderKeepsWhatItHas) {
+  if (AnyDevice().is_cpu()) GTEST_SKIP() << "needs a Vulkan driver";
+  TestExpertShape shape = SmallShape(GGML_TYPE_F32);
+  shape.num_layers = 2;
+  const TestModel model(shape, 2);
+  HostedExperts hosted({.target = "vulkan:0",
+                        .device = AnyDevice(),
+                        .shape = &model.shape,
+                        .stacks = &model.stacks,
+                        .weights = model.experts->weights()});
+  ipc::LoadOrder order{.model = model.shape.identity,
+                       .rows = {.max_rows = 8,
+                                .num_used = 2,
+                                .n_embd = static_cast<std::uint32_t>(shape.n_embd),
+                                .form = ipc::ResultForm::kSums}};
+  const auto shared = ipc::SharedRows::Create(order.rows);
+  ASSERT_TRUE(shared);
+  TestBatch batch(shape, 5, 2);
+  std::ranges::copy(batch.rows, shared->rows());
+  std::ranges::copy(batch.ids, shared->ids());
+  std::ranges::copy(batch.weights, shared->weights());
+  const std::vector<float> weights = batch.weights;
+  // Loaded; exchanged in one layer; more in one and none in the other.
+  for (const std::vector<std::uint8_t>& owned :
+       std::vector<std::vector<std::uint8_t>>{{1, 1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 1},
+                                              {1, 0, 1, 0, 1, 0, 0, 1, 0, 0, 0, 1},
+                                              {1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0}}) {
+    order.owned = owned;
+    const auto loaded = hosted.Load(order, [](ipc::LoadProgress) {}, {});
+    ASSERT_TRUE(loaded) << loaded.error().message;
+    for (std::size_t l = 0; l < 2; ++l) {
+      std::size_t num_owned = 0;
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        const bool is_owned = owned[l * 6 + static_cast<std::size_t>(batch.ids[i])] != 0;
+        num_owned += is_owned ? 1 : 0;
+        batch.weights[i] = is_owned ? weights[i] : 0.0f;
+      }
+      const auto pairs = hosted.Compute(
+          {.number = 1, .layer = static_cast<std::uint32_t>(l), .num_rows = 5}, *shared);
+      ASSERT_TRUE(pairs) << pairs.error().message;
+      EXPECT_EQ(*pairs, num_owned);
+      if (num_owned == 0) continue;
+      EXPECT_LT(Nmse({shared->results(), 5 * shape.n_embd},
+                     Reference(*model.experts, batch.batch(LayerId(l)))),
+                1e-6)
+          << "layer " << l;
+    }
+  }
 }
 
 TEST(DeviceCompute, ALayerThatFindsNoRoomLeavesTheOthersUsable) {

@@ -107,4 +107,15 @@ base::Result<DeviceExperts> DeviceExperts::Upload(const gg::Backend& backend,
   return DeviceExperts(std::move(*context), std::move(*buffer), std::move(stacks));
 }
 
+void DeviceExperts::CopyProjection(const LayerWeights& weights, ExpertId expert, std::size_t place,
+                                   std::size_t projection) {
+  const DeviceStack& stack = stacks_[place / stack_size_];
+  std::vector<ggml_tensor*> tensors = {stack.gate};
+  if (stack.up != nullptr) tensors.push_back(stack.up);
+  tensors.push_back(stack.down);
+  const ExpertMatrix& matrix = *MatricesOf(weights)[projection];
+  ggml_backend_tensor_set(tensors[projection], matrix.expert(expert),
+                          (place - stack.first) * matrix.expert_bytes, matrix.expert_bytes);
+}
+
 }  // namespace moe

@@ -54,6 +54,13 @@ class DeviceExperts {
   // cannot multiply with it even for a single expert.
   static base::Result<DeviceExperts> Upload(const gg::Backend& backend, const Request& request);
 
+  // 2 or 3: gate, up unless gate holds both, down.
+  static std::size_t NumProjections(const LayerWeights& weights) { return weights.up ? 3 : 2; }
+  // Copies one projection of `expert` to where the local id `place` lies, in place of another one's
+  // of the same layer.
+  void CopyProjection(const LayerWeights& weights, ExpertId expert, std::size_t place,
+                      std::size_t projection);
+
   std::span<const DeviceStack> stacks() const { return stacks_; }
   // Experts of every stack but the last.
   std::size_t stack_size() const { return stack_size_; }

@@ -13,6 +13,7 @@ namespace moe {
 
 ExpertLoader::ExpertLoader(ExpertLoadRequest request)
     : request_(std::move(request)),
+      hotness_(std::make_shared<const Hotness>(*request_.hotness)),
       owners_(request_.plan->owners().begin(), request_.plan->owners().end()),
       computes_(request_.config->size()) {
   std::vector<gg::NumaNode> nodes;
@@ -43,12 +44,28 @@ base::Bytes ExpertLoader::OwnedBytes(TargetId target) {
   return sum;
 }
 
-base::Result<ExpertSplitPlan> ExpertLoader::PlanInForce() const {
+base::Result<ExpertSplitPlan> ExpertLoader::PlanOf(std::vector<std::uint8_t> owners,
+                                                   const std::set<TargetId>& unlimited,
+                                                   const Hotness& hotness) const {
   const auto planned = request_.plan->targets();
   std::vector<PlanTarget> targets(planned.begin(), planned.end());
-  for (const TargetId target : unlimited_) targets[target.index()].capacity.reset();
-  return ExpertSplitPlan::FromOwners(*request_.shape, *request_.hotness, std::move(targets),
-                                     owners_);
+  for (const TargetId target : unlimited) targets[target.index()].capacity.reset();
+  std::vector<base::Bytes> owned(targets.size());
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    owned[owners[i]] += request_.shape->unit_bytes(LayerId(i / num_experts()));
+  }
+  for (std::size_t t = 0; t < targets.size(); ++t) {
+    // Units on their way from one device to another are on a CPU, however full it is.
+    if ((*request_.config)[TargetId(t)].in_process_cpu() && targets[t].capacity) {
+      targets[t].capacity = std::max(*targets[t].capacity, owned[t]);
+    }
+  }
+  return ExpertSplitPlan::FromOwners(*request_.shape, hotness, std::move(targets),
+                                     std::move(owners));
+}
+
+base::Result<ExpertSplitPlan> ExpertLoader::PlanInForce() const {
+  return PlanOf(owners_, unlimited_, *hotness_);
 }
 
 base::Result<std::shared_ptr<const ExpertSplitRuntime>> ExpertLoader::CurrentRuntime() {
@@ -72,8 +89,8 @@ std::optional<TargetId> ExpertLoader::NextWithRoom(TargetId target, LayerId laye
 base::Result<void> ExpertLoader::MoveColdest(TargetId target, LayerId layer, std::size_t count,
                                              const base::Error& reason) {
   std::vector<std::size_t> experts = Owned(layer, target);
-  std::ranges::stable_sort(
-      experts, {}, [&](std::size_t e) { return request_.hotness->share(layer, ExpertId(e)); });
+  std::ranges::stable_sort(experts, {},
+                           [&](std::size_t e) { return hotness_->share(layer, ExpertId(e)); });
   for (const std::size_t expert : std::span(experts).first(count)) {
     const auto next = NextWithRoom(target, layer);
     if (!next) {
@@ -188,27 +205,29 @@ base::Bytes ExpertLoader::HostBuffers() const {
   return base::Bytes(sizeof(float)) * widest * request_.max_rows * owners;
 }
 
-std::vector<std::uint8_t> ExpertLoader::OwnedFlags(TargetId target) const {
+std::vector<std::uint8_t> ExpertLoader::OwnedFlags(std::span<const std::uint8_t> owners,
+                                                   TargetId target) {
   std::vector<std::uint8_t> owned;
-  for (const std::uint8_t owner : owners_) owned.push_back(owner == target.index() ? 1 : 0);
+  for (const std::uint8_t owner : owners) owned.push_back(owner == target.index() ? 1 : 0);
   return owned;
 }
 
-// What the target owns and is not in `present`, which may be nullptr.
+// What the target is of `owners` and is not in `present`, which may be nullptr.
 base::Result<std::shared_ptr<const PackedExperts>> ExpertLoader::Pack(
-    TargetId target, const PackedExperts* present) const {
-  std::vector<std::uint8_t> owned(owners_.size());
-  for (std::size_t i = 0; i < owners_.size(); ++i) {
+    TargetId target, std::span<const std::uint8_t> owners, const PackedExperts* present,
+    std::size_t num_threads, std::stop_token stop) const {
+  std::vector<std::uint8_t> owned(owners.size());
+  for (std::size_t i = 0; i < owners.size(); ++i) {
     const auto* layer = present != nullptr ? present->layer(LayerId(i / num_experts())) : nullptr;
     const bool there = layer != nullptr && layer->runs[i % num_experts()] != nullptr;
-    owned[i] = static_cast<std::uint8_t>(owners_[i] == target.index() && !there);
+    owned[i] = static_cast<std::uint8_t>(owners[i] == target.index() && !there);
   }
   PackRequest pack{.weights = request_.weights.get(),
                    .owned = owned,
-                   .num_threads = request_.pack_threads,
+                   .num_threads = num_threads,
                    .release = [this](LayerId layer, std::size_t first,
                                      std::size_t count) { ReleaseExperts(layer, first, count); },
-                   .stop = request_.stop,
+                   .stop = std::move(stop),
                    .allocate = request_.packing_memory.allocate};
   if (const auto node = node_positions_.find(target); node != node_positions_.end()) {
     pack.allocate = [this, index = teams_->nodes()[node->second].index](base::Bytes size) {
@@ -231,8 +250,9 @@ base::Result<void> ExpertLoader::MakeHostOwner(TargetId target) {
   std::shared_ptr<const PackedExperts> packed;
   if (Packs(target)) {
     std::shared_ptr<const PackedExperts>& present = packed_[target];
-    if (present != nullptr) present = PackedExperts::Keep(std::move(present), OwnedFlags(target));
-    auto made = Pack(target, present.get());
+    if (present != nullptr)
+      present = PackedExperts::Keep(std::move(present), OwnedFlags(owners_, target));
+    auto made = Pack(target, owners_, present.get(), request_.pack_threads, request_.stop);
     if (!made) {
       if (made.error().kind != base::ErrorKind::kCapacity) return base::Forward(made);
       if (auto done = UseTheFile(made.error()); !done) return done;
@@ -322,7 +342,7 @@ base::Result<std::shared_ptr<const ExpertSplitStateComponents>> ExpertLoader::As
       host->second->SetRuntime(storage->shared_runtime());
     }
     std::unique_ptr<MoeExpertCompute>& compute = computes_[target.index()];
-    if (workers_.empty()) return std::move(compute);
+    if (workers_.empty() && !request_.movable) return std::move(compute);
     std::shared_ptr<MoeExpertCompute>& shared = shared_[target.index()];
     if (compute != nullptr) shared = std::move(compute);
     if (shared == nullptr) return nullptr;
@@ -332,6 +352,7 @@ base::Result<std::shared_ptr<const ExpertSplitStateComponents>> ExpertLoader::As
   auto components = ExpertSplitStateComponents::Make(*request_.config, std::move(*plan),
                                                      *request_.stacks, factory, generation);
   if (!components) return base::Forward(components);
+  generation_ = generation;
   return std::make_shared<const ExpertSplitStateComponents>(std::move(*components));
 }
 
@@ -351,7 +372,8 @@ base::Result<LoadedExperts> ExpertLoader::Run(const std::shared_ptr<ExpertLoader
   auto components = loader.Assemble(0);
   if (!components) return base::Forward(components);
   LoadedExperts loaded{.components = std::move(*components), .kept_on_primary = loader.kept_};
-  if (workers.empty()) return loaded;
+  const bool moves = request.movable && loaded.components->compute().routed() != nullptr;
+  if (workers.empty() && !moves) return loaded;
   loader.ShareThreads();
   request.keep_on_primary = {};
   request.progress = {};
@@ -361,6 +383,7 @@ base::Result<LoadedExperts> ExpertLoader::Run(const std::shared_ptr<ExpertLoader
       [self](std::uint64_t generation) { return self->Replace(generation); },
       [self](std::uint64_t generation) { return self->Settle(generation); },
       request.on_worker_loss);
+  if (moves) loaded.mover = std::make_shared<PlacementMover>(self, loaded.failover);
   return loaded;
 }
 

@@ -7,7 +7,8 @@
 // the plan is made anew from what really happened. When the system refuses memory for packed units,
 // CPUs use the mapped file, with a warning. Workers load at the same time, before the targets of
 // this process. One that is lost while loading or later (FailoverCompute) gives its units to the
-// next targets of the list that have room, in the end to `cpu`. Call from one thread.
+// next targets of the list that have room, in the end to `cpu`. Units may also exchange their
+// owners later (PlacementMover). Call from one thread.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +29,7 @@
 #include "moe/compute/expert_weights.h"
 #include "moe/compute/failover_compute.h"
 #include "moe/compute/open_workers.h"
+#include "moe/compute/placement_mover.h"
 #include "moe/compute/repack.h"
 #include "moe/compute/state_components.h"
 #include "moe/materialize/expert_stacks.h"
@@ -60,6 +62,8 @@ struct ExpertLoadRequest {
   std::function<void(std::size_t)> use_threads;
   WorkerSettings workers;
   OnWorkerLoss on_worker_loss = OnWorkerLoss::kMove;
+  // Whether units shall be able to change owners later (LoadedExperts::mover).
+  bool movable = false;
   // Asked for each layer that belongs wholly to a primary that is a device: loads the layer into
   // the primary's own graph; false when it has no room or refuses. Empty: never.
   std::function<base::Result<bool>(LayerId)> keep_on_primary;
@@ -75,10 +79,13 @@ struct ExpertLoadRequest {
 };
 
 struct LoadedExperts {
-  // Drives the experts in place of components->compute().routed() when there are workers; holds the
-  // plan in force from then on. Refers to everything that the request points to, but not to its
-  // callbacks.
+  // Drives the experts in place of components->compute().routed() when there are workers or units
+  // are movable; holds the plan in force from then on. Refers to everything that the request points
+  // to, but not to its callbacks.
   std::shared_ptr<FailoverCompute> failover;
+  // With ExpertLoadRequest::movable, unless the primary's graph computes every layer. Refers to the
+  // same as `failover`.
+  std::shared_ptr<PlacementMover> mover;
   // Holds the plan in force.
   std::shared_ptr<const ExpertSplitStateComponents> components;
   // Layers that keep_on_primary took; the expert node need not compute them.

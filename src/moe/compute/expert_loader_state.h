@@ -1,15 +1,21 @@
-// ExpertLoader: a load in progress, and afterwards what is needed to move units away from workers
-// that are lost; internal to expert_loader.cc (targets of this process) and worker_placement.cc.
+// ExpertLoader: a load in progress, and afterwards what is needed to move units, away from workers
+// that are lost or where the traffic wants them; internal to expert_loader.cc (targets of this
+// process), worker_placement.cc and placement_mover.cc.
 //
-// Keeps who owns each unit as things stand; what a target has loaded follows that. One thread.
+// Keeps who owns each unit as things stand; what a target has loaded follows that. One thread: the
+// one that loads, later the one that computes. PlacementMover's own thread calls Current and
+// Prepare, and nothing else.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
+#include <span>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +36,58 @@ class ExpertLoader {
 
   // `self` is this.
   static base::Result<LoadedExperts> Run(const std::shared_ptr<ExpertLoader>& self);
+
+  // Who owns what at one moment, and the objects of this process that compute it.
+  struct Placed {
+    std::uint64_t revision = 0;
+    std::uint64_t generation = 0;
+    std::vector<std::uint8_t> owners;
+    std::set<TargetId> unlimited;
+    std::set<TargetId> hosts;
+    std::set<TargetId> devices;
+    std::set<TargetId> workers;  // that are there, without remote devices
+    bool packs = false;
+    std::map<TargetId, std::shared_ptr<const PackedExperts>> packed;
+    std::vector<std::shared_ptr<MoeExpertCompute>> shared;
+  };
+  // Weights that a device gets in place of others.
+  struct Fill {
+    TargetId target;
+    LayerId layer;
+    ExpertId expert;
+  };
+  // A placement that may follow `Placed`, with everything loaded but `fills`.
+  struct Move {
+    std::uint64_t revision = 0;
+    std::vector<std::uint8_t> owners;
+    std::map<TargetId, std::shared_ptr<const PackedExperts>> packed;  // of all hosts, when packing
+    std::shared_ptr<const Hotness> hotness;
+    std::shared_ptr<const ExpertSplitStateComponents> components;
+    std::vector<Fill> fills;
+    std::size_t num_filled = 0;
+    std::optional<TargetId> worker;  // that gets other units; at most one
+    base::Bytes bytes;               // loaded, `fills` included
+  };
+
+  const ModelShape& shape() const { return *request_.shape; }
+  const ExpertSplitTargetConfig& config() const { return *request_.config; }
+  const std::vector<LayerId>& kept_on_primary() const { return kept_; }
+
+  // Any thread.
+  Placed Current() const;
+  // Loads what hosts gain when `placed.owners` become `owners`, and reads the file's pages of what
+  // devices gain. Any thread. Errors: kCapacity, kCancelled, those of ExpertSplitPlan::FromOwners.
+  base::Result<Move> Prepare(const Placed& placed, std::vector<std::uint8_t> owners,
+                             std::shared_ptr<const Hotness> hotness, const std::stop_token& stop);
+  // Between batches, by the thread that computes: one piece of the next fill. Errors: those of
+  // DeviceCompute::FillVacancy.
+  base::Result<void> FillOne(Move& move);
+  // Likewise, after all fills: gives every owner its units; a worker loads those that it has not.
+  // False, with nothing changed, when the placement is not any more the one that the move was
+  // prepared for, or the worker is lost. The caller then puts `move.components` in force.
+  bool Commit(const Move& move);
+  // After a move is in force, with the placement before: gives memory back. Any thread.
+  void Tidy(const Placed& before, const Move& move) const;
 
  private:
   std::uint8_t& owner(LayerId layer, std::size_t expert) {
@@ -58,7 +116,8 @@ class ExpertLoader {
 
   std::vector<std::size_t> Owned(LayerId layer, TargetId target);
   base::Bytes OwnedBytes(TargetId target);
-  std::vector<std::uint8_t> OwnedFlags(TargetId target) const;
+  static std::vector<std::uint8_t> OwnedFlags(std::span<const std::uint8_t> owners,
+                                              TargetId target);
   base::Result<std::shared_ptr<const ExpertSplitRuntime>> CurrentRuntime();
 
   base::Result<void> LoadTarget(TargetId target);
@@ -74,10 +133,21 @@ class ExpertLoader {
   bool Packs(TargetId first);
   bool PackedUnitsFit(TargetId first) const;
   base::Result<std::shared_ptr<const PackedExperts>> Pack(TargetId target,
-                                                          const PackedExperts* present) const;
+                                                          std::span<const std::uint8_t> owners,
+                                                          const PackedExperts* present,
+                                                          std::size_t num_threads,
+                                                          std::stop_token stop) const;
+  base::Result<std::shared_ptr<const PackedExperts>> PackGains(const Placed& placed,
+                                                               std::span<const std::uint8_t> owners,
+                                                               TargetId host,
+                                                               const std::stop_token& stop) const;
+  void ReadPages(LayerId layer, ExpertId expert) const;
   void ReleasePages(TargetId target, LayerId layer);
   void ReleaseExperts(LayerId layer, std::size_t first, std::size_t count) const;
   void ReportMoves();
+  base::Result<ExpertSplitPlan> PlanOf(std::vector<std::uint8_t> owners,
+                                       const std::set<TargetId>& unlimited,
+                                       const Hotness& hotness) const;
   base::Result<ExpertSplitPlan> PlanInForce() const;
   base::Result<std::shared_ptr<const ExpertSplitStateComponents>> Assemble(
       std::uint64_t generation);
@@ -94,6 +164,7 @@ class ExpertLoader {
   base::Result<void> Reload(TargetId target);
   base::Result<void> ReloadStale();
   base::Result<FailoverCompute::Replacement> Replace(std::uint64_t generation);
+  base::Result<FailoverCompute::Replacement> ReplaceLost(std::uint64_t generation);
   base::Result<FailoverCompute::Replacement> Settle(std::uint64_t generation);
   base::Result<FailoverCompute::Replacement> Renew(std::uint64_t generation);
   std::vector<std::size_t> PlannedUnits(TargetId target) const;
@@ -101,6 +172,12 @@ class ExpertLoader {
   void TakeBack(TargetId target, std::unique_ptr<WorkerCompute> worker);
 
   ExpertLoadRequest request_;
+  // Held by the thread that computes while it changes what Current copies; the mover's thread only
+  // reads that, under it.
+  mutable std::mutex mutex_;
+  std::uint64_t revision_ = 0;    // of the owners
+  std::uint64_t generation_ = 0;  // of the placement that was made last
+  std::shared_ptr<const Hotness> hotness_;
   std::vector<std::uint8_t> owners_;  // [num_layers, num_experts], as things stand
   std::vector<std::unique_ptr<MoeExpertCompute>> computes_;  // [targets]
   std::map<TargetId, DeviceCompute*> devices_;               // into computes_
@@ -108,7 +185,8 @@ class ExpertLoader {
   std::map<TargetId, std::size_t> node_positions_;           // of NUMA nodes, in teams_
   std::shared_ptr<const NodeTeams> teams_;                   // nullptr without such targets
   std::map<TargetId, WorkerCompute*> workers_;               // into computes_ or shared_
-  // With workers: the objects of the placement in force, which may belong to several of them.
+  // With workers or movable units: the objects of the placement in force, which may belong to
+  // several of them.
   std::vector<std::shared_ptr<MoeExpertCompute>> shared_;            // [targets]
   std::map<TargetId, std::shared_ptr<const PackedExperts>> packed_;  // of CPUs of this process
   std::map<TargetId, std::size_t> worker_threads_;  // what each worker on the CPU computes with

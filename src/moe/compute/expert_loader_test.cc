@@ -41,40 +41,10 @@ class ExpertLoaderTest : public ::testing::Test {
     test_shape_ = ShapeOfType(type);
     test_shape_.num_layers = kLayers;
     test_shape_.num_experts = kExperts;
-    shape_ = {};
-    stacks_ = {};
-    experts_ = std::make_unique<TestExperts>(test_shape_);
-    DescribeModel();
-  }
-
-  // Stacks and sizes as a file of these experts would have them.
-  void DescribeModel() {
-    shape_.identity.num_layers = kLayers;
-    shape_.identity.num_experts = kExperts;
-    shape_.num_experts = kExperts;
-    shape_.experts_per_token = kUsed;
-    std::uint64_t offset = 0;
-    const auto stack = [&](const ExpertMatrix& matrix) {
-      ExpertStack made{.tensor = matrix.tensor,
-                       .type = matrix.type,
-                       .row_width = matrix.row_width,
-                       .num_rows = matrix.num_rows,
-                       .offset = offset,
-                       .bytes_per_expert = base::Bytes(matrix.expert_bytes)};
-      offset += matrix.expert_bytes * kExperts;
-      return made;
-    };
-    for (const LayerWeights& layer : experts_->weights()->layers) {
-      LayerStacks stacks;
-      stacks.gate = stack(layer.gate);
-      stacks.up = stack(*layer.up);
-      stacks.down = stack(layer.down);
-      shape_.layers.push_back({.block = static_cast<std::uint32_t>(shape_.layers.size()),
-                               .unit = {.gate = stacks.gate.bytes_per_expert,
-                                        .up = stacks.up->bytes_per_expert,
-                                        .down = stacks.down.bytes_per_expert}});
-      stacks_.push_back(std::move(stacks));
-    }
+    TestModel model(test_shape_, kUsed);
+    experts_ = std::move(model.experts);
+    shape_ = std::move(model.shape);
+    stacks_ = std::move(model.stacks);
     unit_ = shape_.unit_bytes(LayerId(0));
   }
 

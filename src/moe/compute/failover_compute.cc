@@ -9,8 +9,16 @@
 namespace moe {
 namespace {
 
-MoeExpertCompute* Owner(const ExpertSplitStateComponents& components, std::size_t target) {
-  return components.compute().compute(TargetId(target));
+// The object behind a SharedCompute, or the one there is; nullptr when there is none.
+const MoeExpertCompute* Owner(const ExpertSplitStateComponents& components, std::size_t target) {
+  const MoeExpertCompute* compute = components.compute().compute(TargetId(target));
+  const auto* shared = dynamic_cast<const SharedCompute*>(compute);
+  return shared != nullptr ? shared->owner() : compute;
+}
+
+void Add(ExpertTimes& sum, const ExpertTimes& times, double sign) {
+  sum.busy_ms += sign * times.busy_ms;
+  sum.wait_ms += sign * times.wait_ms;
 }
 
 }  // namespace
@@ -20,16 +28,17 @@ FailoverCompute::FailoverCompute(Components first, std::vector<LostWorker> lost,
     : replace_(std::move(replace)),
       settle_(std::move(settle)),
       policy_(policy),
-      components_{std::move(first)},
+      components_(std::move(first)),
+      past_times_(components_->config().size()),
       lost_(std::move(lost)),
       missing_(lost_),
-      routed_(components_.front()->compute().routed()),
-      runtime_(components_.front()->runtime().get()),
-      target_pairs_(components_.front()->config().size()) {}
+      routed_(components_->compute().routed()),
+      runtime_(components_->runtime().get()),
+      target_pairs_(components_->config().size()) {}
 
 FailoverCompute::Components FailoverCompute::components() const {
   const std::lock_guard lock(mutex_);
-  return components_.back();
+  return components_;
 }
 
 std::vector<LostWorker> FailoverCompute::lost() const {
@@ -44,19 +53,16 @@ std::vector<LostWorker> FailoverCompute::missing() const {
 
 ExpertTimes FailoverCompute::TargetTimes(TargetId target) const {
   const std::lock_guard lock(mutex_);
-  ExpertTimes sum;
-  for (const Components& components : components_) {
-    const MoeExpertCompute* compute = components->compute().compute(target);
-    if (compute == nullptr) continue;
-    sum.busy_ms += compute->times().busy_ms;
-    sum.wait_ms += compute->times().wait_ms;
+  ExpertTimes sum = past_times_[target.index()];
+  if (const MoeExpertCompute* owner = Owner(*components_, target.index())) {
+    Add(sum, owner->times(), 1);
   }
   return sum;
 }
 
 std::uint64_t FailoverCompute::num_pairs(std::size_t index) const {
   const std::lock_guard lock(mutex_);
-  return TargetPairs(components_.back()->compute().part_targets()[index]);
+  return TargetPairs(components_->compute().part_targets()[index]);
 }
 
 base::Result<void> FailoverCompute::Recover(base::Error failure) {
@@ -73,16 +79,26 @@ void FailoverCompute::Take(Replacement next) {
   ES_CHECK(routed_ != nullptr);
   const std::lock_guard lock(mutex_);
   for (std::size_t t = 0; t < target_pairs_.size(); ++t) {
-    auto* before = dynamic_cast<SharedCompute*>(Owner(*components_.back(), t));
-    const auto* after = dynamic_cast<const SharedCompute*>(Owner(*next.components, t));
-    if (before != nullptr) before->LetGo(after != nullptr ? after->owner() : nullptr);
+    const MoeExpertCompute* before = Owner(*components_, t);
+    const MoeExpertCompute* after = Owner(*next.components, t);
+    if (before != after) {
+      if (before != nullptr) Add(past_times_[t], before->times(), 1);
+      if (after != nullptr) Add(past_times_[t], after->times(), -1);
+    }
+    auto* shared = dynamic_cast<SharedCompute*>(components_->compute().compute(TargetId(t)));
+    if (shared != nullptr) shared->LetGo();
   }
-  components_.push_back(std::move(next.components));
+  std::swap(components_, next.components);
   lost_.insert(lost_.end(), next.lost.begin(), next.lost.end());
   missing_.insert(missing_.end(), next.lost.begin(), next.lost.end());
   std::erase_if(missing_, [&](const LostWorker& worker) {
     return std::ranges::contains(next.returned, worker.target);
   });
+}
+
+void FailoverCompute::Adopt(Components next) {
+  ES_CHECK(next->runtime()->generation() == runtime_->generation() + 1);
+  Take({.components = std::move(next), .lost = {}, .returned = {}});
 }
 
 base::Result<void> FailoverCompute::Settle() {

@@ -1,13 +1,15 @@
-// FailoverCompute: the experts of a model some of whose owners may be lost.
+// FailoverCompute: the experts of a model whose placement may change while it computes.
 //
 // Drives the routed experts of a placement. When a batch fails because a worker is lost, a new
 // placement that gives its units to other targets takes the place of the old one, the batch is
-// computed again under it, and whoever drives this object notices nothing but the time. A placement
-// is never changed: the one that follows has the next generation, and the old ones, without
-// their compute objects, stay readable as long as this object lives.
+// computed again under it, and whoever drives this object notices nothing but the time. Units may
+// also move for the traffic's sake (PlacementMover). A placement is never changed: the one that
+// follows has the next generation. Whoever holds an old one can read it, but it has let go of its
+// compute objects.
 //
-// Threads as MoeExpertCompute says; placement changes happen in Begin, Finish and Settle, while no
-// other thread is in a phase. components(), lost(), TargetPairs and TargetTimes: any thread.
+// Threads as MoeExpertCompute says; placement changes happen in Begin, Finish, Settle and Adopt,
+// while no other thread is in a phase. components(), lost(), TargetPairs and TargetTimes: any
+// thread.
 #pragma once
 
 #include <atomic>
@@ -66,6 +68,11 @@ class FailoverCompute final : public MoeExpertCompute {
   // Of all objects that computed for the target.
   ExpertTimes TargetTimes(TargetId target) const;
 
+  // Between batches, by the thread that calls Begin: puts the placement that follows the one in
+  // force in its place. Precondition: its generation is the next one, and every owner has its
+  // units.
+  void Adopt(Components next);
+
   // Between steps, often, by the thread that calls Begin: notices workers that have ended, and
   // takes those back that can be reached or started again. Errors: as Begin; the next batch tries
   // once more.
@@ -95,8 +102,10 @@ class FailoverCompute final : public MoeExpertCompute {
   Replace replace_;
   Replace settle_;
   OnWorkerLoss policy_;
-  mutable std::mutex mutex_;            // guards the next three
-  std::vector<Components> components_;  // the last one is in force
+  mutable std::mutex mutex_;  // guards the next four
+  Components components_;     // in force
+  // [num_targets]: of owners that are gone, less what owners had computed before they came.
+  std::vector<ExpertTimes> past_times_;
   std::vector<LostWorker> lost_;
   std::vector<LostWorker> missing_;
   MoeExpertCompute* routed_ = nullptr;  // of the one in force; changed by thread 0 alone

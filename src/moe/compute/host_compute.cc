@@ -66,7 +66,8 @@ base::Result<HostCompute::Layer> HostCompute::MakeLayer(const HostComputeOptions
                .shared_vectors = gate->kernel().SameActivations(up->kernel())};
 }
 
-base::Result<std::unique_ptr<HostCompute>> HostCompute::Make(HostComputeOptions options) {
+base::Result<std::vector<HostCompute::Layer>> HostCompute::MakeLayers(
+    const HostComputeOptions& options) {
   std::vector<Layer> layers;
   layers.reserve(options.weights->layers.size());
   for (std::size_t l = 0; l < options.weights->layers.size(); ++l) {
@@ -74,7 +75,25 @@ base::Result<std::unique_ptr<HostCompute>> HostCompute::Make(HostComputeOptions 
     if (!layer) return base::Forward(layer);
     layers.push_back(*layer);
   }
-  return std::unique_ptr<HostCompute>(new HostCompute(std::move(options), std::move(layers)));
+  return layers;
+}
+
+base::Result<std::unique_ptr<HostCompute>> HostCompute::Make(HostComputeOptions options) {
+  auto layers = MakeLayers(options);
+  if (!layers) return base::Forward(layers);
+  return std::unique_ptr<HostCompute>(new HostCompute(std::move(options), std::move(*layers)));
+}
+
+base::Result<void> HostCompute::SetUnits(std::shared_ptr<const ExpertSplitRuntime> runtime,
+                                         std::shared_ptr<const PackedExperts> packed) {
+  HostComputeOptions options = options_;
+  options.packed = std::move(packed);
+  auto layers = MakeLayers(options);
+  if (!layers) return base::Forward(layers);
+  options_ = std::move(options);
+  layers_ = std::move(*layers);
+  SetRuntime(std::move(runtime));
+  return {};
 }
 
 HostCompute::HostCompute(HostComputeOptions options, std::vector<Layer> layers)

@@ -54,6 +54,10 @@ class HostCompute final : public MoeExpertCompute {
   // packed layers that were not packed cannot become the target's.
   void SetRuntime(std::shared_ptr<const ExpertSplitRuntime> runtime);
 
+  // The same with another `packed` (HostComputeOptions). Errors: as Make; nothing has changed then.
+  base::Result<void> SetUnits(std::shared_ptr<const ExpertSplitRuntime> runtime,
+                              std::shared_ptr<const PackedExperts> packed);
+
   // What it holds beside the weights for batches of `num_rows` rows with `num_used` experts each;
   // a fixed number of quantised rows a thread comes on top.
   base::Bytes ScratchBytes(std::size_t num_rows, std::size_t num_used) const;
@@ -91,6 +95,7 @@ class HostCompute final : public MoeExpertCompute {
   };
 
   static base::Result<Layer> MakeLayer(const HostComputeOptions& options, LayerId id);
+  static base::Result<std::vector<Layer>> MakeLayers(const HostComputeOptions& options);
   HostCompute(HostComputeOptions options, std::vector<Layer> layers);
 
   const Layer& layer() const { return layers_[batch_.layer.index()]; }

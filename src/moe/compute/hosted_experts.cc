@@ -66,76 +66,144 @@ base::Bytes HostedExperts::OwnedBytes(const ipc::LoadOrder& order) const {
   return sum;
 }
 
-base::Result<base::Bytes> HostedExperts::Load(const ipc::LoadOrder& order, const Progress& progress,
-                                              std::stop_token stop) {
-  Unload();
-  if (auto fits = CheckOrder(order); !fits) return base::Forward(fits);
+bool HostedExperts::Continues(const ipc::LoadOrder& order) const {
+  return compute_ != nullptr && order.packed == order_.packed &&
+         order.rows.max_rows == order_.rows.max_rows && order.owned.size() == order_.owned.size();
+}
+
+base::Result<std::shared_ptr<const ExpertSplitRuntime>> HostedExperts::RuntimeOf(
+    std::span<const std::uint8_t> owned) const {
   std::vector<std::uint8_t> owners;
-  for (const std::uint8_t owned : order.owned) {
-    owners.push_back(owned != 0 ? kOwnedHere : kOwnedElsewhere);
-  }
+  for (const std::uint8_t one : owned) owners.push_back(one != 0 ? kOwnedHere : kOwnedElsewhere);
   auto plan = ExpertSplitPlan::FromOwners(
       *options_.shape, Hotness::Uniform(*options_.shape),
       {{.name = options_.target, .capacity = {}}, {.name = "elsewhere", .capacity = {}}},
       std::move(owners));
   if (!plan) return base::Forward(plan);
-  runtime_ = ExpertSplitRuntime::Make(*plan);
+  return ExpertSplitRuntime::Make(*plan);
+}
+
+base::Result<base::Bytes> HostedExperts::Load(const ipc::LoadOrder& order, const Progress& progress,
+                                              std::stop_token stop) {
+  auto fits = CheckOrder(order);
+  if (!fits || !Continues(order)) Unload();
+  if (!fits) return base::Forward(fits);
+  auto runtime = RuntimeOf(order.owned);
+  if (!runtime) {
+    Unload();
+    return base::Forward(runtime);
+  }
+  runtime_ = std::move(*runtime);
   auto loaded = options_.device.is_cpu() ? LoadHost(order, progress, stop)
                                          : LoadDevice(order, progress, stop);
   if (!loaded) {
     Unload();
     return base::Forward(loaded);
   }
+  order_ = order;
   const std::size_t most = std::max(1U, std::thread::hardware_concurrency());
   team_.emplace(options_.device.is_cpu() ? std::min<std::size_t>(order.num_threads, most) : 1);
   return OwnedBytes(order);
+}
+
+// Everything of the order; what is packed already stays where it is.
+base::Result<std::shared_ptr<const PackedExperts>> HostedExperts::Pack(
+    const ipc::LoadOrder& order, const Progress& progress, const std::stop_token& stop) const {
+  const auto allocate = [node = options_.numa_node](base::Bytes size) {
+    auto memory = kernels::PackedMemory::Allocate(size);
+    if (memory && node) gg::PreferNode({memory->data(), size.count()}, *node);
+    return memory;
+  };
+  std::vector<std::uint8_t> fresh = order.owned;
+  if (packed_ != nullptr) {
+    for (std::size_t i = 0; i < fresh.size(); ++i) {
+      if (order_.owned[i] != 0) fresh[i] = 0;
+    }
+  }
+  auto made = PackedExperts::Make(
+      {.weights = options_.weights.get(),
+       .owned = fresh,
+       .num_threads = order.num_threads,
+       .release =
+           [this](LayerId layer, std::size_t first, std::size_t count) {
+             ReleaseExpertPages(options_.file, (*options_.stacks)[layer.index()], first, count);
+           },
+       .progress = [&](base::Bytes done,
+                       base::Bytes total) { progress({.done = done, .total = total}); },
+       .stop = stop,
+       .allocate = allocate});
+  if (!made || packed_ == nullptr) return made;
+  auto kept = PackedExperts::Only(packed_, order.owned);
+  if (kept == nullptr) return made;
+  if ((*made)->bytes() == base::Bytes()) return kept;
+  return PackedExperts::Join(std::move(kept), std::move(*made));
 }
 
 base::Result<void> HostedExperts::LoadHost(const ipc::LoadOrder& order, const Progress& progress,
                                            const std::stop_token& stop) {
   std::shared_ptr<const PackedExperts> packed;
   if (order.packed) {
-    const auto allocate = [node = options_.numa_node](base::Bytes size) {
-      auto memory = kernels::PackedMemory::Allocate(size);
-      if (memory && node) gg::PreferNode({memory->data(), size.count()}, *node);
-      return memory;
-    };
-    auto made = PackedExperts::Make(
-        {.weights = options_.weights.get(),
-         .owned = order.owned,
-         .num_threads = order.num_threads,
-         .release =
-             [this](LayerId layer, std::size_t first, std::size_t count) {
-               ReleaseExpertPages(options_.file, (*options_.stacks)[layer.index()], first, count);
-             },
-         .progress = [&](base::Bytes done,
-                         base::Bytes total) { progress({.done = done, .total = total}); },
-         .stop = stop,
-         .allocate = allocate});
+    auto made = Pack(order, progress, stop);
     if (!made) return base::Forward(made);
     packed = std::move(*made);
+  }
+  if (host_ != nullptr) {
+    if (auto set = host_->SetUnits(runtime_, packed); !set) return set;
+    if (packed_ != nullptr) packed_->GiveBackAllBut(packed.get());
+    packed_ = std::move(packed);
+    return {};
   }
   auto made = HostCompute::Make({.name = options_.target,
                                  .weights = options_.weights,
                                  .runtime = runtime_,
                                  .target = kHere,
-                                 .packed = std::move(packed)});
+                                 .packed = packed});
   if (!made) return base::Forward(made);
+  packed_ = std::move(packed);
+  host_ = made->get();
   compute_ = std::move(*made);
+  return {};
+}
+
+base::Result<void> HostedExperts::ReplaceOnDevice(const ipc::LoadOrder& order) {
+  std::vector<std::uint8_t> common = order.owned;
+  for (std::size_t i = 0; i < common.size(); ++i) common[i] = common[i] & order_.owned[i];
+  auto runtime = RuntimeOf(common);
+  if (!runtime) return base::Forward(runtime);
+  device_->SetRuntime(std::move(*runtime));
+  const std::size_t num_experts = options_.shape->num_experts;
+  for (std::size_t i = 0; i < common.size(); ++i) {
+    if (order.owned[i] == 0 || common[i] != 0) continue;
+    const LayerId layer(i / num_experts);
+    for (bool complete = false; !complete;) {
+      auto filled = device_->FillVacancy(layer, ExpertId(i % num_experts));
+      // Without a place the layer is loaded anew.
+      if (!filled && filled.error().kind != base::ErrorKind::kInternal) return Forward(filled);
+      complete = !filled || *filled;
+    }
+  }
+  device_->SetRuntime(runtime_);
+  device_->UnloadSurplus();
   return {};
 }
 
 base::Result<void> HostedExperts::LoadDevice(const ipc::LoadOrder& order, const Progress& progress,
                                              const std::stop_token& stop) {
-  auto made = DeviceCompute::Make({.name = options_.target,
-                                   .device = options_.device,
-                                   .weights = options_.weights,
-                                   .runtime = runtime_,
-                                   .target = kHere,
-                                   .num_used = order.rows.num_used,
-                                   .max_rows = order.rows.max_rows,
-                                   .upload = options_.upload});
-  if (!made) return base::Forward(made);
+  if (device_ == nullptr) {
+    auto made = DeviceCompute::Make({.name = options_.target,
+                                     .device = options_.device,
+                                     .weights = options_.weights,
+                                     .runtime = runtime_,
+                                     .target = kHere,
+                                     .num_used = order.rows.num_used,
+                                     .max_rows = order.rows.max_rows,
+                                     .upload = options_.upload});
+    if (!made) return base::Forward(made);
+    device_ = made->get();
+    compute_ = std::move(*made);
+  } else if (auto replaced = ReplaceOnDevice(order); !replaced) {
+    return replaced;
+  }
   ipc::LoadProgress now{.total = OwnedBytes(order)};
   const auto uploaded = [&](base::Bytes piece) {
     now.done += piece;
@@ -144,10 +212,9 @@ base::Result<void> HostedExperts::LoadDevice(const ipc::LoadOrder& order, const 
   for (std::size_t l = 0; l < options_.shape->layers.size(); ++l) {
     if (runtime_->num_local(LayerId(l), kHere) == 0) continue;
     if (stop.stop_requested()) return Fail(ErrorKind::kCancelled, "loading was interrupted");
-    if (auto loaded = (*made)->LoadLayer(LayerId(l), uploaded); !loaded) return loaded;
+    if (auto loaded = device_->LoadLayer(LayerId(l), uploaded); !loaded) return loaded;
     ReleasePages(LayerId(l));
   }
-  compute_ = std::move(*made);
   return {};
 }
 
@@ -158,7 +225,10 @@ void HostedExperts::ReleasePages(LayerId layer) const {
 }
 
 void HostedExperts::Unload() {
+  host_ = nullptr;
+  device_ = nullptr;
   compute_.reset();
+  packed_.reset();
   runtime_.reset();
   team_.reset();
 }

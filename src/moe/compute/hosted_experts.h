@@ -2,7 +2,8 @@
 // own, computes batches of them and writes the results into the shared memory.
 //
 // A CPU computes on a team of threads of its own and returns one vector per pair, so that the bit
-// rule holds across processes; a device returns sums. One thread at a time.
+// rule holds across processes; a device returns sums. What two orders have in common stays loaded.
+// One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,12 @@
 #include "gg/devices.h"
 #include "gg/gguf_file.h"
 #include "moe/compute/compute_team.h"
+#include "moe/compute/device_compute.h"
 #include "moe/compute/expert_compute.h"
 #include "moe/compute/expert_upload.h"
 #include "moe/compute/expert_weights.h"
+#include "moe/compute/host_compute.h"
+#include "moe/compute/packed_experts.h"
 #include "moe/ipc/worker_loop.h"
 #include "moe/materialize/expert_stacks.h"
 #include "moe/plan/model_shape.h"
@@ -56,6 +60,16 @@ class HostedExperts final : public ipc::WorkerService {
   using Progress = std::function<void(ipc::LoadProgress)>;
 
   base::Result<void> CheckOrder(const ipc::LoadOrder& order) const;
+  // Whether what is loaded can become what the order wants.
+  bool Continues(const ipc::LoadOrder& order) const;
+  // `owned` as the lookup of one target.
+  base::Result<std::shared_ptr<const ExpertSplitRuntime>> RuntimeOf(
+      std::span<const std::uint8_t> owned) const;
+  base::Result<std::shared_ptr<const PackedExperts>> Pack(const ipc::LoadOrder& order,
+                                                          const Progress& progress,
+                                                          const std::stop_token& stop) const;
+  // Lets experts that are new take the places of those that go.
+  base::Result<void> ReplaceOnDevice(const ipc::LoadOrder& order);
   base::Result<void> LoadHost(const ipc::LoadOrder& order, const Progress& progress,
                               const std::stop_token& stop);
   base::Result<void> LoadDevice(const ipc::LoadOrder& order, const Progress& progress,
@@ -66,7 +80,11 @@ class HostedExperts final : public ipc::WorkerService {
 
   HostedExpertsOptions options_;
   std::shared_ptr<const ExpertSplitRuntime> runtime_;
+  ipc::LoadOrder order_;  // that is fulfilled, when there is compute_
+  std::shared_ptr<const PackedExperts> packed_;
   std::unique_ptr<MoeExpertCompute> compute_;
+  HostCompute* host_ = nullptr;      // compute_, on a CPU
+  DeviceCompute* device_ = nullptr;  // compute_, on a device
   std::optional<ComputeTeam> team_;
   // Copies: what lies in the shared memory may change while it is used.
   std::vector<std::int32_t> ids_;

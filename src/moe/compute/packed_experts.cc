@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -204,6 +205,14 @@ base::Result<std::shared_ptr<const PackedExperts>> PackedExperts::Make(const Pac
   return packed;
 }
 
+PackedExperts::Copies PackedExperts::CopiesOf(const std::shared_ptr<const PackedExperts>& packed) {
+  return packed->joined_.empty() ? Copies{packed} : packed->joined_;
+}
+
+bool PackedExperts::Holds(const std::byte* run) const {
+  return !std::less<>()(run, memory_.data()) && std::less<>()(run, memory_.data() + bytes_.count());
+}
+
 std::shared_ptr<const PackedExperts> PackedExperts::Join(
     std::shared_ptr<const PackedExperts> first, std::shared_ptr<const PackedExperts> second) {
   std::shared_ptr<PackedExperts> joined(new PackedExperts);
@@ -220,27 +229,79 @@ std::shared_ptr<const PackedExperts> PackedExperts::Join(
       }
     }
   }
-  joined->joined_ = {std::move(first), std::move(second)};
+  joined->joined_ = CopiesOf(first);
+  for (auto& copy : CopiesOf(second)) joined->joined_.push_back(std::move(copy));
   return joined;
 }
 
 std::shared_ptr<const PackedExperts> PackedExperts::Keep(
     std::shared_ptr<const PackedExperts> packed, std::span<const std::uint8_t> owned) {
-  if (!packed->joined_.empty()) {
-    auto first = Keep(packed->joined_[0], owned);
-    auto second = Keep(packed->joined_[1], owned);
-    if (first == packed->joined_[0] && second == packed->joined_[1]) return packed;
-    if (first == nullptr || second == nullptr) return first == nullptr ? second : first;
-    return Join(std::move(first), std::move(second));
+  const std::size_t num_experts = owned.size() / packed->layers_.size();
+  const auto owns_any = [&](const PackedExperts& copy) {
+    for (std::size_t at = 0; at < owned.size(); ++at) {
+      const std::optional<Layer>& layer = packed->layers_[at / num_experts];
+      if (owned[at] == 0 || !layer) continue;
+      const std::byte* run = layer->runs[at % num_experts];
+      if (run != nullptr && copy.Holds(run)) return true;
+    }
+    return false;
+  };
+  Copies kept = CopiesOf(packed);
+  const std::size_t before = kept.size();
+  std::erase_if(kept, [&](const auto& copy) { return !owns_any(*copy); });
+  if (kept.size() == before) return packed;
+  if (kept.empty()) return nullptr;
+  std::shared_ptr<PackedExperts> rest(new PackedExperts);
+  rest->layers_ = packed->layers_;
+  for (const auto& copy : kept) rest->bytes_ += copy->bytes_;
+  for (std::optional<Layer>& layer : rest->layers_) {
+    if (!layer) continue;
+    for (const std::byte*& run : layer->runs) {
+      const auto holds = [run](const auto& copy) { return copy->Holds(run); };
+      if (run != nullptr && std::ranges::none_of(kept, holds)) run = nullptr;
+    }
+    if (std::ranges::all_of(layer->runs, [](auto* run) { return run == nullptr; })) layer.reset();
   }
-  std::size_t at = 0;
-  for (const std::optional<Layer>& layer : packed->layers_) {
-    const std::size_t num_experts = owned.size() / packed->layers_.size();
-    for (std::size_t e = 0; e < num_experts; ++e, ++at) {
-      if (layer && layer->runs[e] != nullptr && owned[at] != 0) return packed;
+  const auto same_runs = [](const std::optional<Layer>& a, const std::optional<Layer>& b) {
+    return a.has_value() == b.has_value() && (!a || a->runs == b->runs);
+  };
+  if (kept.size() == 1 && std::ranges::equal(rest->layers_, kept.front()->layers_, same_runs)) {
+    return kept.front();
+  }
+  rest->joined_ = std::move(kept);
+  return rest;
+}
+
+std::shared_ptr<const PackedExperts> PackedExperts::Only(
+    std::shared_ptr<const PackedExperts> packed, std::span<const std::uint8_t> owned) {
+  packed = Keep(std::move(packed), owned);
+  if (packed == nullptr) return nullptr;
+  std::shared_ptr<PackedExperts> only(new PackedExperts);
+  only->layers_ = packed->layers_;
+  only->bytes_ = packed->bytes_;
+  only->joined_ = CopiesOf(packed);
+  const std::size_t num_experts = owned.size() / packed->layers_.size();
+  for (std::size_t l = 0; l < only->layers_.size(); ++l) {
+    std::optional<Layer>& layer = only->layers_[l];
+    if (!layer) continue;
+    for (std::size_t e = 0; e < num_experts; ++e) {
+      if (owned[l * num_experts + e] == 0) layer->runs[e] = nullptr;
+    }
+    if (std::ranges::all_of(layer->runs, [](auto* run) { return run == nullptr; })) layer.reset();
+  }
+  return only;
+}
+
+void PackedExperts::GiveBackAllBut(const PackedExperts* left) const {
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    if (!layers_[l]) continue;
+    const Layer* still = left != nullptr ? left->layer(LayerId(l)) : nullptr;
+    for (std::size_t e = 0; e < layers_[l]->runs.size(); ++e) {
+      const std::byte* run = layers_[l]->runs[e];
+      if (run == nullptr || (still != nullptr && still->runs[e] != nullptr)) continue;
+      kernels::PackedMemory::GiveBack(run, base::Bytes(layers_[l]->run_bytes));
     }
   }
-  return nullptr;
 }
 
 }  // namespace moe

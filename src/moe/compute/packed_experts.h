@@ -74,6 +74,14 @@ class PackedExperts {
   static std::shared_ptr<const PackedExperts> Keep(std::shared_ptr<const PackedExperts> packed,
                                                    std::span<const std::uint8_t> owned);
 
+  // As Keep, and of the copies that stay the runs of `owned` alone.
+  static std::shared_ptr<const PackedExperts> Only(std::shared_ptr<const PackedExperts> packed,
+                                                   std::span<const std::uint8_t> owned);
+
+  // Gives back the memory of the runs that are here and not in `left`, which Only made of this; may
+  // be nullptr. Precondition: nobody reads them any more.
+  void GiveBackAllBut(const PackedExperts* left) const;
+
   // nullptr when the layer stays in the file's layout.
   const Layer* layer(LayerId id) const {
     return layers_[id.index()] ? &*layers_[id.index()] : nullptr;
@@ -81,13 +89,19 @@ class PackedExperts {
   base::Bytes bytes() const { return bytes_; }
 
  private:
+  using Copies = std::vector<std::shared_ptr<const PackedExperts>>;
+
   PackedExperts() = default;
+  // The copies that `packed` was joined of, or itself.
+  static Copies CopiesOf(const std::shared_ptr<const PackedExperts>& packed);
+  // Whether the run lies in this copy's own memory.
+  bool Holds(const std::byte* run) const;
   // Layouts of layers, without memory yet. Experts' runs are counted in bytes_.
   base::Result<void> LayOut(const PackRequest& request);
   base::Result<void> Allocate(const PackRequest& request);
 
   kernels::PackedMemory memory_;
-  std::vector<std::shared_ptr<const PackedExperts>> joined_;  // whose memory it uses
+  Copies joined_;  // whose memory it uses
   std::vector<std::optional<Layer>> layers_;
   base::Bytes bytes_;
 };

@@ -179,6 +179,37 @@ TEST(PackedExperts, JoinedCopiesGoWhenNothingOfThemIsOwned) {
   EXPECT_EQ(PackedExperts::Keep(joined, std::vector<std::uint8_t>(6, 0)), nullptr);
 }
 
+TEST(PackedExperts, RunsThatAreNotOwnedAnyMoreGiveTheirMemoryBack) {
+  const TestExperts experts(ShapeOfType(GGML_TYPE_Q8_0));
+  const auto pack = [&](std::vector<std::uint8_t> owned) {
+    return *PackedExperts::Make({.weights = experts.weights().get(), .owned = owned});
+  };
+  const auto all = pack({1, 1, 1, 1, 0, 0});
+  const std::vector<const std::byte*> runs = all->layer(LayerId(0))->runs;
+  const auto byte_of = [&](std::size_t expert) {
+    // In the middle, so that it lies on a page of the run's own.
+    return runs[expert][all->layer(LayerId(0))->run_bytes / 2];
+  };
+  const std::vector<std::byte> before = {byte_of(0), byte_of(1), byte_of(2)};
+  auto some = PackedExperts::Only(all, std::vector<std::uint8_t>{1, 0, 1, 0, 0, 0});
+  EXPECT_EQ(some->layer(LayerId(0))->runs[0], runs[0]);
+  EXPECT_EQ(some->layer(LayerId(0))->runs[1], nullptr);
+  EXPECT_EQ(byte_of(1), before[1]) << "nothing was given back yet";
+  all->GiveBackAllBut(some.get());
+  EXPECT_EQ(byte_of(0), before[0]);
+  EXPECT_EQ(byte_of(1), std::byte(0));
+  EXPECT_EQ(byte_of(2), before[2]);
+
+  // What left and comes again lies elsewhere, and the old run does not come back with it.
+  auto again = PackedExperts::Join(some, pack({0, 1, 0, 0, 0, 0}));
+  EXPECT_NE(again->layer(LayerId(0))->runs[1], runs[1]);
+  const std::byte* const now = again->layer(LayerId(0))->runs[1];
+  again = PackedExperts::Keep(again, std::vector<std::uint8_t>{0, 1, 0, 0, 0, 0});
+  EXPECT_EQ(again->layer(LayerId(0))->runs[1], now);
+  EXPECT_EQ(again->layer(LayerId(0))->runs[0], nullptr) << "its copy is gone";
+  EXPECT_EQ(PackedExperts::Only(again, std::vector<std::uint8_t>(6, 0)), nullptr);
+}
+
 TEST(PackedExperts, SaysHowMuchMemoryTheSystemRefused) {
   const auto memory = kernels::PackedMemory::Allocate(base::Bytes::Max());
   ASSERT_FALSE(memory);

@@ -3,7 +3,8 @@
 // A bundle of state components owns its compute objects. When a placement follows another one
 // (FailoverCompute), owners that have not changed belong to both: each bundle gets a SharedCompute
 // of its own over the same object. Forwards every call; threads as MoeExpertCompute says, and only
-// the bundle that is in force is driven. A bundle that no longer is lets go of its owners.
+// the bundle that is in force is driven. A bundle that no longer is lets go of its owners, so that
+// whoever still looks at it does not keep them.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +21,8 @@ class SharedCompute final : public MoeExpertCompute {
   explicit SharedCompute(std::shared_ptr<MoeExpertCompute> owner) : owner_(std::move(owner)) {}
 
   const MoeExpertCompute* owner() const { return owner_.get(); }
-  // When the placement is no longer in force. `successor` owns for the target from now on and is
-  // what counts its times when it is the same object; may be nullptr. After that only times() may
-  // be called.
-  void LetGo(const MoeExpertCompute* successor) {
-    if (owner_.get() != successor) times_ = owner_->times();
-    owner_.reset();
-  }
+  // When the placement is no longer in force. After that nothing of it may be called.
+  void LetGo() { owner_.reset(); }
 
   base::Result<void> Begin(const ExpertBatch& batch) override { return owner_->Begin(batch); }
   void Prepare(TeamThread thread) override { owner_->Prepare(thread); }
@@ -36,11 +32,10 @@ class SharedCompute final : public MoeExpertCompute {
   ExpertPart part(std::size_t index) const override { return owner_->part(index); }
   std::size_t num_parts() const override { return owner_->num_parts(); }
   std::uint64_t num_pairs(std::size_t index) const override { return owner_->num_pairs(index); }
-  ExpertTimes times() const override { return owner_ != nullptr ? owner_->times() : times_; }
+  ExpertTimes times() const override { return owner_->times(); }
 
  private:
   std::shared_ptr<MoeExpertCompute> owner_;
-  ExpertTimes times_;  // when it was let go
 };
 
 }  // namespace moe

@@ -158,6 +158,35 @@ std::shared_ptr<const ExpertSplitRuntime> SplitAs(const TestExpertShape& shape,
   return ExpertSplitRuntime::Make(*plan);
 }
 
+TestModel::TestModel(const TestExpertShape& described, std::uint32_t num_used)
+    : test_shape(described), experts(std::make_unique<TestExperts>(described)) {
+  shape.identity = {.architecture = "test",
+                    .name = "random",
+                    .num_layers = static_cast<std::uint32_t>(test_shape.num_layers),
+                    .num_experts = static_cast<std::uint32_t>(test_shape.num_experts)};
+  shape.num_experts = shape.identity.num_experts;
+  shape.experts_per_token = num_used;
+  std::uint64_t offset = 0;
+  const auto stack = [&](const ExpertMatrix& matrix) {
+    ExpertStack made{.tensor = matrix.tensor,
+                     .type = matrix.type,
+                     .row_width = matrix.row_width,
+                     .num_rows = matrix.num_rows,
+                     .offset = offset,
+                     .bytes_per_expert = base::Bytes(matrix.expert_bytes)};
+    offset += matrix.expert_bytes * test_shape.num_experts;
+    return made;
+  };
+  for (const LayerWeights& layer : experts->weights()->layers) {
+    stacks.push_back({stack(layer.gate), stack(*layer.up), stack(layer.down)});
+    const LayerStacks& made = stacks.back();
+    shape.layers.push_back({.block = static_cast<std::uint32_t>(shape.layers.size()),
+                            .unit = {.gate = made.gate.bytes_per_expert,
+                                     .up = made.up->bytes_per_expert,
+                                     .down = made.down.bytes_per_expert}});
+  }
+}
+
 std::shared_ptr<const ExpertSplitRuntime> SplitAtRandom(const TestExpertShape& shape,
                                                         std::size_t num_targets,
                                                         std::uint32_t seed) {

@@ -12,6 +12,8 @@
 #include "moe/compute/expert_compute.h"
 #include "moe/compute/expert_weights.h"
 #include "moe/compute/reference_compute.h"
+#include "moe/materialize/expert_stacks.h"
+#include "moe/plan/model_shape.h"
 #include "moe/runtime/runtime.h"
 
 namespace moe {
@@ -56,6 +58,16 @@ class TestExperts final : public FloatExpertWeights {
   std::mt19937 random_;
   std::vector<std::unique_ptr<Matrix>> matrices_;  // gate, [up,] down of each layer
   std::shared_ptr<ExpertWeights> weights_;
+};
+
+// The experts with stacks and sizes as a file of them would have them; not fused.
+struct TestModel {
+  TestModel(const TestExpertShape& described, std::uint32_t num_used);
+
+  TestExpertShape test_shape;
+  std::unique_ptr<TestExperts> experts;
+  ModelShape shape;
+  ExpertStacks stacks;
 };
 
 // Random owners: every one of the targets owns some expert of some layer.

@@ -36,40 +36,15 @@ constexpr std::size_t kUsed = 2;
 constexpr std::size_t kMaxRows = 40;
 
 // A model of random experts with what its file would say of it.
-struct Model {
-  explicit Model(int type) : test_shape(ShapeOfType(type)) {
-    test_shape.num_layers = kLayers;
-    test_shape.num_experts = kExperts;
-    experts = std::make_unique<TestExperts>(test_shape);
-    shape.identity = {
-        .architecture = "test", .name = "random", .num_layers = kLayers, .num_experts = kExperts};
-    shape.num_experts = kExperts;
-    shape.experts_per_token = kUsed;
-    std::uint64_t offset = 0;
-    const auto stack = [&](const ExpertMatrix& matrix) {
-      ExpertStack made{.tensor = matrix.tensor,
-                       .type = matrix.type,
-                       .row_width = matrix.row_width,
-                       .num_rows = matrix.num_rows,
-                       .offset = offset,
-                       .bytes_per_expert = base::Bytes(matrix.expert_bytes)};
-      offset += matrix.expert_bytes * kExperts;
-      return made;
-    };
-    for (const LayerWeights& layer : experts->weights()->layers) {
-      stacks.push_back({stack(layer.gate), stack(*layer.up), stack(layer.down)});
-      const LayerStacks& made = stacks.back();
-      shape.layers.push_back({.block = static_cast<std::uint32_t>(shape.layers.size()),
-                              .unit = {.gate = made.gate.bytes_per_expert,
-                                       .up = made.up->bytes_per_expert,
-                                       .down = made.down.bytes_per_expert}});
-    }
-  }
+TestExpertShape LayeredShape(int type) {
+  TestExpertShape shape = ShapeOfType(type);
+  shape.num_layers = kLayers;
+  shape.num_experts = kExperts;
+  return shape;
+}
 
-  TestExpertShape test_shape;
-  std::unique_ptr<TestExperts> experts;
-  ModelShape shape;
-  ExpertStacks stacks;
+struct Model : TestModel {
+  explicit Model(int type) : TestModel(LayeredShape(type), kUsed) {}
 };
 
 gg::Device Cpu() {
@@ -390,6 +365,8 @@ class FailoverTest : public ::testing::TestWithParam<Repack> {
       request.targets.push_back({config_->targets()[t].name, {}});
       if (worker) {
         request.targets.back().capacity = model_.shape.unit_bytes(LayerId(0)) * capacities[t];
+      } else if (t == capacities.size() && first_cpu_units_) {
+        request.targets.back().capacity = model_.shape.unit_bytes(LayerId(0)) * *first_cpu_units_;
       }
     }
     auto plan = ExpertSplitPlan::Make(request);
@@ -410,6 +387,7 @@ class FailoverTest : public ::testing::TestWithParam<Repack> {
                                  .timeouts = timeouts_,
                                  .return_after = std::chrono::milliseconds(5)},
                      .on_worker_loss = policy,
+                     .movable = movable_,
                      .log = base::Log([this](base::LogLevel level, std::string_view message) {
                        if (level == base::LogLevel::kWarning) warnings_.emplace_back(message);
                      })});
@@ -450,6 +428,8 @@ class FailoverTest : public ::testing::TestWithParam<Repack> {
   }
 
   ipc::WorkerTimeouts timeouts_;
+  bool movable_ = false;
+  std::optional<std::size_t> first_cpu_units_;  // that the first CPU of this process may own
   Model model_{GGML_TYPE_Q4_K};
   Hotness hotness_ = Hotness::Uniform(model_.shape);
   std::string folder_;
@@ -587,6 +567,93 @@ TEST_P(FailoverTest, WithoutSharedMemoryTheUnitsMoveWhileLoading) {
   EXPECT_THAT(loaded.failover->lost()[0].reason, HasSubstr("shared memory"));
   EXPECT_EQ(loaded.failover->components()->plan().units(TargetId(0)), 0U);
   ExpectSame(*loaded.failover);
+}
+
+TEST_P(FailoverTest, AWorkerExchangesUnitsAndNoBitChanges) {
+  movable_ = true;
+  LoadedExperts loaded = Load({4}, "cpu");
+  ASSERT_NE(loaded.mover, nullptr);
+  for (std::size_t round = 0; round < 4; ++round) {
+    const MovableUnits units = loaded.mover->units();
+    const LayerId layer(round % kLayers);
+    const auto owners = std::span(units.owners).subspan(layer.index() * kExperts, kExperts);
+    const auto with_owner = [&](std::uint8_t owner) {
+      return ExpertId(static_cast<std::size_t>(std::ranges::find(owners, owner) - owners.begin()));
+    };
+    const UnitExchange pair{layer, with_owner(0), with_owner(1)};
+    base::Result<base::Bytes> moved;
+    std::atomic<bool> done = false;
+    std::jthread exchanging([&](const std::stop_token& stop) {
+      moved = loaded.mover->Exchange(std::span(&pair, 1), std::make_shared<const Hotness>(hotness_),
+                                     stop);
+      done = true;
+    });
+    while (!done) {
+      ExpectSame(*loaded.failover);
+      loaded.mover->Step();
+    }
+    exchanging.join();
+    ASSERT_TRUE(moved) << moved.error().message;
+    EXPECT_EQ(*moved, model_.shape.unit_bytes(layer) * 2);
+    ExpectSame(*loaded.failover);
+    const ExpertSplitPlan& plan = loaded.failover->components()->plan();
+    EXPECT_EQ(plan.owner(layer, pair.first), TargetId(1));
+    EXPECT_EQ(plan.owner(layer, pair.second), TargetId(0));
+    EXPECT_EQ(plan.units(TargetId(0)), 4U);
+  }
+  EXPECT_TRUE(loaded.failover->lost().empty());
+}
+
+TEST_P(FailoverTest, WorkersAreLostAndComeBackWhileUnitsMove) {
+  movable_ = true;
+  first_cpu_units_ = 4;
+  LoadedExperts loaded = Load({4}, "cpu:0,cpu:1");
+  ASSERT_NE(loaded.mover, nullptr);
+  EXPECT_EQ(loaded.mover->units().targets,
+            (std::vector{Movable::kWorker, Movable::kHere, Movable::kHere}));
+  std::atomic<int> exchanged = 0;
+  std::jthread exchanging([&](const std::stop_token& stop) {
+    std::mt19937 random(1);
+    while (!stop.stop_requested()) {
+      const MovableUnits units = loaded.mover->units();
+      const LayerId layer(random() % kLayers);
+      const ExpertId first(random() % kExperts);
+      const ExpertId second(random() % kExperts);
+      const auto owner = [&](ExpertId expert) {
+        return units.owners[layer.index() * kExperts + expert.index()];
+      };
+      if (!units.Exchangeable(owner(first), owner(second))) continue;
+      const UnitExchange pair{layer, first, second};
+      const auto moved = loaded.mover->Exchange(std::span(&pair, 1),
+                                                std::make_shared<const Hotness>(hotness_), stop);
+      if (moved) {
+        ++exchanged;
+      } else {
+        EXPECT_TRUE(moved.error().kind == ErrorKind::kCancelled ||
+                    moved.error().kind == ErrorKind::kUnavailable)
+            << moved.error().message;
+      }
+    }
+  });
+  const auto work = [&](int exchanges) {
+    const base::Deadline deadline = base::Deadline::After(std::chrono::minutes(1));
+    for (const int before = exchanged; exchanged < before + exchanges && !deadline.passed();) {
+      ExpectSame(*loaded.failover);
+      loaded.mover->Step();
+    }
+    EXPECT_FALSE(deadline.passed());
+  };
+  for (int losses = 1; losses < 3; ++losses) {
+    work(3);
+    workers_[0]->Kill();
+    work(3);
+    EXPECT_EQ(loaded.failover->missing().size(), 1U);
+    workers_[0].reset();
+    workers_[0] = std::make_unique<Listening>(model_, folder_ + "/0");
+    ASSERT_TRUE(SettleUntil(*loaded.failover, [&] { return loaded.failover->missing().empty(); }));
+    EXPECT_EQ(loaded.failover->components()->plan().units(TargetId(0)), 4U);
+  }
+  work(3);
 }
 
 // EXPERT_SPLIT_SOAK_FAULTS rounds (7), in each of which one worker of two goes wrong in one of the

@@ -144,7 +144,7 @@ base::Result<void> ExpertLoader::MoveFromLost(TargetId lost, const base::Error& 
     if (owners_[i] == lost.index()) units.push_back(i);
   }
   const auto share = [&](std::size_t i) {
-    return -request_.hotness->share(LayerId(i / num_experts()), ExpertId(i % num_experts()));
+    return -hotness_->share(LayerId(i / num_experts()), ExpertId(i % num_experts()));
   };
   std::ranges::stable_sort(units, {}, share);
   std::vector<std::uint8_t> owners = owners_;
@@ -170,6 +170,7 @@ base::Result<void> ExpertLoader::MoveFromLost(TargetId lost, const base::Error& 
     stale_.insert(to);
   }
   owners_ = std::move(owners);
+  ++revision_;
   moves_ = std::move(moves);
   unlimited_ = std::move(unlimited);
   stale_.erase(lost);
@@ -192,6 +193,7 @@ base::Result<void> ExpertLoader::Reload(TargetId target) {
     auto runtime = CurrentRuntime();
     if (!runtime) return base::Forward(runtime);
     device->second->SetRuntime(*runtime);
+    device->second->UnloadSurplus();
   }
   return LoadTarget(target);
 }
@@ -210,6 +212,11 @@ base::Result<void> ExpertLoader::ReloadStale() {
 }
 
 base::Result<FailoverCompute::Replacement> ExpertLoader::Replace(std::uint64_t generation) {
+  const std::lock_guard lock(mutex_);
+  return ReplaceLost(generation);
+}
+
+base::Result<FailoverCompute::Replacement> ExpertLoader::ReplaceLost(std::uint64_t generation) {
   for (const auto& [target, worker] : workers_) {
     if (!worker->lost() || given_up_.contains(target)) continue;
     if (auto moved = MoveFromLost(target, *worker->lost()); !moved) return base::Forward(moved);
@@ -219,6 +226,7 @@ base::Result<FailoverCompute::Replacement> ExpertLoader::Replace(std::uint64_t g
 }
 
 base::Result<FailoverCompute::Replacement> ExpertLoader::Renew(std::uint64_t generation) {
+  ++revision_;
   if (auto loaded = ReloadStale(); !loaded) return base::Forward(loaded);
   ReportMoves();
   ShareThreads();
@@ -286,8 +294,9 @@ void ExpertLoader::TakeBack(TargetId target, std::unique_ptr<WorkerCompute> work
 }
 
 base::Result<FailoverCompute::Replacement> ExpertLoader::Settle(std::uint64_t generation) {
+  const std::lock_guard lock(mutex_);
   for (const auto& [target, worker] : workers_) {
-    if (!given_up_.contains(target) && worker->NoticeLoss()) return Replace(generation);
+    if (!given_up_.contains(target) && worker->NoticeLoss()) return ReplaceLost(generation);
   }
   for (const TargetId target : given_up_) {
     if (losses_.contains(target) && !returning_.contains(target)) StartReturn(target);

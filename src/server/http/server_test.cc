@@ -315,6 +315,7 @@ TEST_F(ServerTest, StatusRoutesShowModelPlacementAndMetrics) {
   const Json placement = BodyOf(Client().Get("/v1/placement"));
   EXPECT_EQ(placement["layers"], Json::parse("[[0, 0], [0, 0]]"));
   EXPECT_EQ(placement["targets"][0]["capacity"], nullptr);
+  EXPECT_EQ(placement["rebalance"], nullptr);
   BodyOf(Post("/v1/chat/completions", ChatBody("greet")));
   const std::string metrics = Client().Get("/metrics")->body;
   EXPECT_THAT(metrics, HasSubstr("expert_split_requests_finished_total{reason=\"end\"} 1\n"));

@@ -138,6 +138,15 @@ Json ActivityJson(const engine::EngineStatistics& engine) {
           {"decode_step_tokens", engine.decode_step_tokens}};
 }
 
+// null when experts stay where they are.
+Json RebalanceJson(const std::optional<RebalanceReport>& rebalance) {
+  if (!rebalance) return {};
+  return {{"bytes_per_second", rebalance->bytes_per_second},
+          {"moved_units", rebalance->moved_units},
+          {"moved_bytes", rebalance->moved_bytes},
+          {"failures", rebalance->failures}};
+}
+
 void AnswerPlacement(const ServedModel& model, httplib::Response& response) {
   const PlacementReport report = model.placement();
   Json targets = Json::array();
@@ -148,6 +157,8 @@ void AnswerPlacement(const ServedModel& model, httplib::Response& response) {
           {"fingerprint", report.fingerprint},
           {"summary", report.summary},
           {"units", report.units},
+          {"generation", report.generation},
+          {"rebalance", RebalanceJson(report.rebalance)},
           {"targets", std::move(targets)},
           {"layers", RowsJson(report.owners, report.num_experts)},
           {"unit_rows", RowsJson(report.unit_rows, report.num_experts)},
