@@ -227,8 +227,8 @@ TEST(RunCommandTest, PlanFilesThatCannotBeUsedAreNamedWithTheFault) {
 }
 
 TEST(RunCommandTest, RefusalsNameThingAndRemedy) {
-  EXPECT_THAT(ErrorOf(RunModel({"--targets", "rpc:h:1=1MiB,rpc:h:1/1=1MiB,cpu", "-p", "x"}), 2),
-              HasSubstr("rpc:h:1/1"));
+  EXPECT_THAT(ErrorOf(RunModel({"--targets", "rpc:127.0.0.1:1=1MiB,cpu", "-p", "x"}), 5),
+              HasSubstr("rpc:127.0.0.1:1"));
   EXPECT_THAT(ErrorOf(RunModel({"--targets", "cuda:0=1MiB,cpu", "-p", "x"}), 2),
               HasSubstr("cuda:0"));
   EXPECT_THAT(ErrorOf(RunModel({"--targets", "cpu", "--prompt-file", "/no/such/file"}), 2),
