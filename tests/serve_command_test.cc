@@ -142,6 +142,24 @@ TEST(ServeCommandTest, ExpertsMoveWithTheTraffic) {
               HasSubstr("expert_split_rebalance_failures_total 0\n"));
 }
 
+TEST(ServeCommandTest, ExpertsThatMoveToAWorkerChangeNoText) {
+  Served served(
+      {"--targets", "worker(cpu)=50%,cpu", "--rebalance", "auto", "--rebalance-budget", "1GiB"});
+  Json asked = Chat("What is left?", 24);
+  const auto text = [&] {
+    return served.Post("/v1/chat/completions", asked)["choices"][0]["message"]["content"];
+  };
+  const Json before = text();
+  int requests = 0;
+  ASSERT_TRUE(Eventually([&] {
+    served.Post("/v1/chat/completions",
+                Chat(std::to_string(requests++) + std::string(200, 'e'), 2));
+    return served.Get("/v1/placement")["rebalance"]["moved_units"] > 0;
+  }));
+  EXPECT_EQ(text(), before);
+  EXPECT_EQ(served.Get("/health")["status"], "ok");
+}
+
 TEST(ServeCommandTest, SaysWhenNoExpertCanMove) {
   Served served({"--targets", "cpu", "--rebalance", "auto"});
   EXPECT_EQ(served.Get("/v1/placement")["rebalance"], nullptr);

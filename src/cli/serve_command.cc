@@ -350,10 +350,11 @@ void AddServerOptions(CLI::App& app, ServeCommandOptions& options) {
          "when the server ends, write how the traffic was routed to this file, as `profile` "
          "does")
       ->type_name("FILE");
-  app.add_option("--rebalance", options.rebalance,
-                 "auto: experts of this process's CPU and devices exchange their owners while the "
-                 "server runs, so that the placement follows the traffic; off: they stay where the "
-                 "plan put them")
+  app.add_option(
+         "--rebalance", options.rebalance,
+         "auto: experts exchange their owners (this process's CPU, its devices and workers) "
+         "while the server runs, so that the placement follows the traffic; off: they stay "
+         "where the plan put them")
       ->type_name("off|auto")
       ->check(CLI::IsMember({"off", "auto"}).description(""))
       ->capture_default_str();
