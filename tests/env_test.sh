@@ -3,6 +3,10 @@
 # exit status, signals. Runs on the host, not inside the build root.
 # shellcheck disable=SC2016  # inner shells expand what is in single quotes
 set -uo pipefail
+# A shell in the background hands on signals that are ignored, which no shell can undo.
+if [ "${1:-}" != --own-signals ]; then
+  exec env --default-signal=INT --default-signal=HUP --default-signal=TERM "${BASH_SOURCE[0]}" --own-signals
+fi
 set -m # background jobs get SIGINT's default action
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 env=$here/../scripts/env
