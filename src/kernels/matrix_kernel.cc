@@ -63,9 +63,9 @@ const TypeEntry* FindType(int type) {
   static const std::array kTypes = {
       SuperBlocks(GGML_TYPE_Q2_K, 84, kQ2K, PackQ2K, Q2KStrips),
       SuperBlocks(GGML_TYPE_Q3_K, 110, kQ3K, PackQ3K, Q3KStrips),
-      SuperBlocks(GGML_TYPE_Q4_K, 144, kQ4K, PackQ4K, Q4KStrips, Q4KFileRow),
+      SuperBlocks(GGML_TYPE_Q4_K, 144, kQ4K, PackQ4K, Q4KStrips),
       SuperBlocks(GGML_TYPE_Q5_K, 176, kQ5K, PackQ5K, Q5KStrips),
-      SuperBlocks(GGML_TYPE_Q6_K, 210, kQ6K, PackQ6K, Q6KStrips, Q6KFileRow),
+      SuperBlocks(GGML_TYPE_Q6_K, 210, kQ6K, PackQ6K, Q6KStrips),
       SuperBlocks(GGML_TYPE_IQ4_XS, 136, kIq4Xs, PackIq4Xs, Iq4XsStrips),
       SuperBlocks(GGML_TYPE_IQ3_S, 110, kIq3, PackIq3S, Iq3SStrips),
       SuperBlocks(GGML_TYPE_IQ3_XXS, 98, kIq3, PackIq3Xxs, Iq3XxsStrips),

@@ -63,8 +63,6 @@ PackStripFunction PackWords(InstructionSet set);   // F32
 PackStripFunction PackHalves(InstructionSet set);  // F16, BF16
 
 // Null where the instruction set has none.
-FileRowFunction Q4KFileRow(InstructionSet set);
-FileRowFunction Q6KFileRow(InstructionSet set);
 FileRowFunction Tq20FileRow(InstructionSet set);
 FileRowFunction Tq10FileRow(InstructionSet set);
 
