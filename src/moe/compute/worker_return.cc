@@ -1,22 +1,14 @@
 #include "moe/compute/worker_return.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <utility>
+
+#include "base/sleep.h"
 
 namespace moe {
 namespace {
 
 constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(1);
-
-// False when `stop` was requested first.
-bool Sleep(std::chrono::milliseconds span, const std::stop_token& stop) {
-  std::mutex mutex;
-  std::condition_variable_any stopped;
-  std::unique_lock lock(mutex);
-  stopped.wait_for(lock, stop, span, [] { return false; });
-  return !stop.stop_requested();
-}
 
 }  // namespace
 
@@ -30,7 +22,7 @@ std::unique_ptr<WorkerCompute> WorkerReturn::Take() {
 }
 
 void WorkerReturn::Run(const std::stop_token& stop, std::chrono::milliseconds wait) {
-  for (; Sleep(wait, stop); wait = std::min(2 * wait, kLongestWait)) {
+  for (; base::SleepUnlessStopped(wait, stop); wait = std::min(2 * wait, kLongestWait)) {
     auto worker = attempt_(stop);
     if (!worker) continue;
     const std::lock_guard lock(mutex_);

@@ -4,27 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <exception>
 #include <memory>
 #include <utility>
 
 #include "base/check.h"
+#include "base/sleep.h"
 
 namespace moe {
 namespace {
 
 // After a move that failed.
 constexpr std::chrono::milliseconds kRest = std::chrono::seconds(30);
-
-// False when `stop` was requested first.
-bool Sleep(std::chrono::milliseconds span, const std::stop_token& stop) {
-  std::mutex mutex;
-  std::condition_variable_any stopped;
-  std::unique_lock lock(mutex);
-  stopped.wait_for(lock, stop, span, [] { return false; });
-  return !stop.stop_requested();
-}
 
 }  // namespace
 
@@ -43,7 +34,7 @@ void Rebalancer::Run(const std::stop_token& stop) {
   // Of this thread alone, on Linux; moves have time, tokens have not.
   static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19));
   std::chrono::milliseconds wait = options_.period;
-  while (Sleep(wait, stop)) {
+  while (base::SleepUnlessStopped(wait, stop)) {
     try {
       wait = Look(stop);
     } catch (const std::exception& error) {
